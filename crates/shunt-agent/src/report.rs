@@ -292,6 +292,9 @@ pub(crate) fn stats(state: &State, run: u64, of: Option<Party>) -> Result<Answer
     if let Some(counts) = state.peer_counts() {
         map.insert("rdma_peers".into(), counts);
     }
+    if let Some(counts) = state.promotion_counts() {
+        map.insert("rdma_promotion".into(), counts);
+    }
     sealed(&Value::Object(map))
 }
 

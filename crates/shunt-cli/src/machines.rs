@@ -45,7 +45,8 @@ fn peers(rdma: &Value) -> Table {
         let listeners = peer["listeners"].as_array().map_or(0, Vec::len).to_string();
         let links = peer["link_groups"].as_u64().unwrap_or(0).to_string();
         let connections = peer["connections"].as_u64().unwrap_or(0).to_string();
-        let reason = peer["reason"].as_str().or_else(|| peer["link_group_reason"].as_str());
+        let reasons = ["reason", "promotion_reason", "link_group_reason"];
+        let reason = reasons.iter().find_map(|name| peer[*name].as_str());
         let reason = reason.unwrap_or("-").to_owned();
         let (host, state, name) = (text("host"), text("state"), text("name"));
         table.row(vec![host, state, name, listeners, links, connections, reason]);

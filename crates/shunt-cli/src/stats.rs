@@ -109,7 +109,7 @@ fn watch(args: &Stats, pause: Duration) -> u8 {
 }
 
 /// What describes the moment.
-const MOMENTARY: [&str; 3] = [LIVE, "uptime_s", "rdma_peers"];
+const MOMENTARY: [&str; 4] = [LIVE, "uptime_s", "rdma_peers", "rdma_promotion"];
 
 /// The differences of all counters.
 fn added(now: &Value, before: &Value) -> Value {
@@ -194,6 +194,10 @@ fn text(report: &Value, verbose: bool) -> String {
     row(ENDED, &report[ENDED], "Programs that did and have ended.");
     for (state, count) in report["rdma_peers"].as_object().into_iter().flatten() {
         row(&format!("rdma_peers.{state}"), count, "Agents of other hosts in this state.");
+    }
+    for (judgement, count) in report["rdma_promotion"].as_object().into_iter().flatten() {
+        let explained = "Agents of other hosts, by what becomes of connections with them.";
+        row(&format!("rdma_promotion.{judgement}"), count, explained);
     }
     for c in Counter::ALL {
         row(c.name(), &report[c.name()], c.explain());

@@ -71,6 +71,15 @@ impl Host {
         format!("{listen}={}", self.key)
     }
 
+    /// What it serves, where it was told to.
+    fn metrics(&self) -> Exposition {
+        let mut stream = UnixStream::connect(self.sandbox.run_dir().join("metrics.sock")).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        Exposition::parse(answer.split_once("\r\n\r\n").unwrap().1)
+    }
+
     fn machines(&self) -> Value {
         let said = self.sandbox.output(&["machines", "--json"]).stdout;
         serde_json::from_slice(&said).unwrap_or_default()
@@ -173,11 +182,7 @@ fn tools_show_peers_that_have_met() {
         assert_eq!(stats["rdma_peers"]["connected"], 1);
         let stats = text(&host.sandbox.output(&["stats"]).stdout);
         assert!(stats.contains("rdma_peers.connected"), "{stats}");
-        let mut stream = UnixStream::connect(host.sandbox.run_dir().join("metrics.sock")).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let metrics = Exposition::parse(answer.split_once("\r\n\r\n").unwrap().1);
+        let metrics = host.metrics();
         for (state, count) in [("connected", 1.0), ("refused", 0.0)] {
             let value = metrics.value("shunt_rdma_peers", &[("state", state)]);
             assert!((value - count).abs() < 0.5, "{state}");
@@ -280,6 +285,9 @@ fn stub() -> tempfile::TempDir {
     dir
 }
 
+/// Nothing is measured.
+const ALWAYS: &[&str] = &["--rdma-promote", "always"];
+
 fn until_linked(host: &Host) -> Value {
     host.until(|machines| machines["peers"][0]["link_groups"] == 1)
 }
@@ -308,11 +316,46 @@ fn agents_with_a_device_make_a_link_group_and_another_one_after_a_kill() {
 }
 
 #[test]
+fn tools_say_why_connections_stay_on_tcp() {
+    let (stub, [mut dialer, mut answerer]) = (stub(), Host::two());
+    fs::write(stub.path().join("slow"), "").unwrap();
+    let stub = Some(stub.path());
+    // The one judges, and the other one promotes whatever was measured.
+    answerer.start_with("stub0", stub, &[dialer.as_peer()], &["--metrics"]);
+    let promotes = &["--metrics", "--rdma-promote", "always"];
+    dialer.start_with("stub0", stub, &[answerer.as_peer()], promotes);
+    for (host, promotion, why) in [
+        (&answerer, "slower", "the link is slower than TCP: "),
+        (&dialer, "refused", "the peer judges that the link is slower than TCP"),
+    ] {
+        let machines = host.until(|machines| machines["peers"][0]["promotion"] == promotion);
+        let measured = &machines["peers"][0]["measured"];
+        for name in
+            ["link_round_trip_ns", "tcp_round_trip_ns", "link_bytes_per_s", "tcp_bytes_per_s"]
+        {
+            assert!(measured[name].as_u64().is_some_and(|figure| figure > 0), "{name}: {measured}");
+        }
+        let shown = text(&host.sandbox.output(&["machines"]).stdout);
+        assert!(shown.contains(why), "{shown}");
+        let doctor = text(&host.sandbox.with_library(&["doctor"]).output().unwrap().stdout);
+        assert!(doctor.contains(&format!("new ones stay on TCP: {why}")), "{doctor}");
+        let stats = host.sandbox.output(&["stats", "--json"]).stdout;
+        let stats: Value = serde_json::from_slice(&stats).unwrap();
+        assert_eq!(stats["rdma_promotion"][promotion], 1);
+        let metrics = host.metrics();
+        for (judgement, count) in [(promotion, 1.0), ("faster", 0.0)] {
+            let value = metrics.value("shunt_rdma_promotion", &[("judgement", judgement)]);
+            assert!((value - count).abs() < 0.5, "{judgement}");
+        }
+    }
+}
+
+#[test]
 fn a_link_group_ends_with_a_control_connection_that_is_lost() {
     let (stub, [mut dialer, mut answerer]) = (stub(), Host::two());
     let stub = Some(stub.path());
-    answerer.start_with("stub0", stub, &[dialer.as_peer()], &[]);
-    dialer.start_with("stub0", stub, &[answerer.as_peer()], &[]);
+    answerer.start_with("stub0", stub, &[dialer.as_peer()], ALWAYS);
+    dialer.start_with("stub0", stub, &[answerer.as_peer()], ALWAYS);
     until_linked(&answerer);
     until_linked(&dialer);
     dialer.signal(Signal::STOP);
@@ -395,6 +438,8 @@ fn mistakes_are_named() {
     let missing = sandbox.path("none");
     let (why, status) = of(&["agent", "--rdma", "x0", "--rdma-key", path(&missing)]);
     assert!(status == Some(1) && why.contains("make one by `shunt agent-key`"), "{why}");
+    let (why, status) = of(&["agent", "--rdma", "x0", "--rdma-promote", "never"]);
+    assert!(status == Some(2) && why.contains("`faster` or `always`"), "{why}");
     let (why, status) = of(&["agent", "--rdma", "x0", "--peer", "db1"]);
     assert!(status == Some(2) && why.contains("HOST=KEY"), "{why}");
     let own = key(&sandbox, &["--file", path(&missing)]);

@@ -56,6 +56,8 @@ metrics! {
         "Listening addresses that clients find now.";
     RDMA_PEERS: Gauge "rdma_peers", ["state"],
         "Agents of other hosts that are named as peers, by state: both have proved who they are (`connected`), this agent is about to connect (`connecting`), the peer has to (`awaited`), or one of both does not take the other one (`refused`).";
+    RDMA_PROMOTION: Gauge "rdma_promotion", ["judgement"],
+        "Agents of other hosts with which there is a link, by what becomes of connections with them: they are promoted since the link is not slower than TCP (`faster`), or whatever was measured (`always`); or they stay on TCP since the link is slower (`slower`), was not measured (`unmeasured`), or the peer does not promote them (`refused`).";
     REJECTED_CLIENTS: Counter "agent_rejected_clients", [],
         "Clients that the agent turned away or dropped.";
     OTHER_VERSION_CLIENTS: Counter "agent_other_version_clients", [],

@@ -9,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{self, Registry};
 use rustix::fs::fstat;
-use shunt_rdma::report::PeerState;
+use shunt_rdma::report::{PeerState, Promotion};
 use shunt_shm::arena::Mode;
 use shunt_wire::counter::Counter;
 use shunt_wire::metric::{self, Kind, Metric, PREFIX, Unit};
@@ -78,6 +78,7 @@ impl Snapshot {
                     metric::UNREGISTERED => by_reason(&totals.unregistered),
                     metric::OPEN => open(state),
                     metric::RDMA_PEERS => peers(state),
+                    metric::RDMA_PROMOTION => promotion(state),
                     metric::BUILD => vec![(vec![("version", env!("CARGO_PKG_VERSION"))], 1)],
                     metric => {
                         let live = totals.programs - ended;
@@ -142,6 +143,11 @@ fn peers(state: &State) -> Vec<(Labels, u64)> {
     let sample =
         |(in_state, count): (PeerState, usize)| (vec![("state", in_state.name())], count as u64);
     state.count_peers().map(sample).to_vec()
+}
+
+fn promotion(state: &State) -> Vec<(Labels, u64)> {
+    let sample = |(of, count): (Promotion, usize)| (vec![("judgement", of.name())], count as u64);
+    state.count_promotion().map(sample).to_vec()
 }
 
 /// Waits of programs, by what ended them; where there is none but for those of [`OTHER`], there is no sample.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Map, Value};
-use shunt_rdma::report::PeerState;
+use shunt_rdma::report::{PeerState, Promotion};
 use shunt_rdma::{PeerName, Plane, Promote, StartError};
 use shunt_sys::sockinfo;
 use tracing::{info, warn};
@@ -109,6 +109,20 @@ impl State {
     pub(crate) fn count_peers(&self) -> [(PeerState, usize); 4] {
         let report = self.plane.as_ref().and_then(Plane::report);
         PeerState::ALL.map(|state| (state, report.as_ref().map_or(0, |report| report.count(state))))
+    }
+
+    /// With how many peers connections are promoted, or why not.
+    pub(crate) fn count_promotion(&self) -> [(Promotion, usize); 5] {
+        let report = self.plane.as_ref().and_then(Plane::report);
+        let count = |of| report.as_ref().map_or(0, |report| report.count_promotion(of));
+        Promotion::ALL.map(|of| (of, count(of)))
+    }
+
+    /// The same, for `Stats`; `None`: no peers are heard.
+    pub(crate) fn promotion_counts(&self) -> Option<Value> {
+        self.plane.as_ref()?;
+        let counts = self.count_promotion().map(|(of, count)| (of.name().to_owned(), count.into()));
+        Some(Value::Object(Map::from_iter(counts)))
     }
 
     /// The same, for `Stats`; `None`: no peers are heard.

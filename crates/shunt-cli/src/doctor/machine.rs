@@ -256,7 +256,12 @@ fn peers(status: &Value) -> Vec<Finding> {
                         let connections = peer["connections"].as_u64().unwrap_or(0);
                         let connections = count_of(connections, "connection");
                         let groups = count_of(groups, "link group");
-                        Finding::good(format!("{said}; {groups}, {connections}"))
+                        match text("promotion_reason") {
+                            "" => Finding::good(format!("{said}; {groups}, {connections}")),
+                            why => Finding::warning(format!(
+                                "{said}; {groups}, {connections}; new ones stay on TCP: {why}"
+                            )),
+                        }
                     }
                 }
             }

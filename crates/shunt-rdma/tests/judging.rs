@@ -4,12 +4,14 @@
 mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
+#[path = "common/until.rs"]
+mod until;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::Running;
 use hostile::Hostile;
@@ -23,6 +25,7 @@ use shunt_verbs::Memory;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue};
 use shunt_verbs::port::{Pair, Patience, Port, Region as _};
 use shunt_verbs::value::{Access, Capacity, PacketNumber, PeerPair, ReceiveRequest};
+use until::until;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that are registered for a link group, and to measure it.
@@ -149,18 +152,6 @@ impl Two {
             until(&self.planes[who], |report| report.peers[0].promotion == Some(wanted[who]))
         });
         [first, second].map(|mut report| report.peers.remove(0))
-    }
-}
-
-fn until(plane: &Plane, wanted: impl Fn(&Report) -> bool) -> Report {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let report = plane.report().unwrap();
-        if wanted(&report) {
-            return report;
-        }
-        assert!(Instant::now() < deadline, "{report:#?}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

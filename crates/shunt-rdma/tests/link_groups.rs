@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
+#[path = "common/until.rs"]
+mod until;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -16,6 +18,7 @@ use shunt_rdma::report::{PeerState, Report};
 use shunt_rdma::{Config, PeerName, Plane, Promote, PublicKey, SecretKey};
 use shunt_verbs::fake::FakePort;
 use shunt_verbs::value::Loss;
+use until::until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -65,18 +68,6 @@ fn two(ports: [Option<FakePort>; 2]) -> [Plane; 2] {
     let second = start(&answerer, name(nowhere(), &dialer), second);
     let first = start(&dialer, name(second.report().unwrap().listen, &answerer), first);
     [first, second]
-}
-
-fn until(plane: &Plane, wanted: impl Fn(&Report) -> bool) -> Report {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let report = plane.report().unwrap();
-        if wanted(&report) {
-            return report;
-        }
-        assert!(Instant::now() < deadline, "{report:#?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn are_up(planes: &[Plane]) {

@@ -1,15 +1,16 @@
 //! Agents' threads that connect to each other over loopback, and what others can do to them.
 
+#[path = "common/until.rs"]
+mod until;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
 use shunt_peer::{PublicKey, SecretKey};
 use shunt_rdma::device::Wanted;
-use shunt_rdma::report::{PeerReport, PeerState, Report};
+use shunt_rdma::report::{PeerReport, PeerState};
 use shunt_rdma::{Config, PeerName, Plane, Promote, StartError};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use until::until;
 
 /// A key pair.
 #[derive(Clone)]
@@ -52,19 +53,6 @@ fn start(id: &Id, peers: Vec<PeerName>) -> Plane {
 
 fn address(of: &Plane) -> SocketAddr {
     of.report().unwrap().listen
-}
-
-/// Waits until a report is as wanted.
-fn until(plane: &Plane, wanted: impl Fn(&Report) -> bool) -> Report {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let report = plane.report().unwrap();
-        if wanted(&report) {
-            return report;
-        }
-        assert!(Instant::now() < deadline, "{report:#?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn peer_until(plane: &Plane, wanted: impl Fn(&PeerReport) -> bool) -> PeerReport {

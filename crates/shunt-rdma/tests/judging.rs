@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
+#[path = "common/keys.rs"]
+mod keys;
 #[path = "common/until.rs"]
 mod until;
 
@@ -15,12 +17,13 @@ use std::time::Duration;
 
 use common::Running;
 use hostile::Hostile;
+use keys::{Id, ids};
 use shunt_peer::message::{Group, Judgement, Lane, Measurable, Place, Refusal, Region, Token};
 use shunt_peer::session::{PREAMBLE, measures};
 use shunt_peer::{Event, Message};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState, Promotion, Report};
-use shunt_rdma::{Config, PeerName, Plane, Promote, PublicKey, SecretKey};
+use shunt_rdma::{Config, PeerName, Plane, Promote};
 use shunt_verbs::Memory;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue};
 use shunt_verbs::port::{Pair, Patience, Port, Region as _};
@@ -31,8 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that are registered for a link group, and to measure it.
 const LINK: u64 = 2 * 256 * 128;
 const SCRATCH: u64 = 64 * 1024;
-
-type Id = (PublicKey, SecretKey);
 
 /// What becomes of a connection that is to be measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,16 +108,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, pause: Duration) {
         }
     }
     let _ = to.shutdown(std::net::Shutdown::Write);
-}
-
-/// The first one dials the second.
-fn ids() -> [Id; 2] {
-    let mut ids = [(); 2].map(|()| {
-        let secret = SecretKey::generate().unwrap();
-        (secret.public().unwrap(), secret)
-    });
-    ids.sort_by_key(|id| id.0);
-    ids
 }
 
 fn start(id: &Id, at: SocketAddr, peer: &Id, port: FakePort, promote: Promote) -> Plane {

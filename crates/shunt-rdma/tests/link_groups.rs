@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/hostile.rs"]
 mod hostile;
+#[path = "common/keys.rs"]
+mod keys;
 #[path = "common/until.rs"]
 mod until;
 
@@ -12,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use common::Running;
 use hostile::Hostile;
+use keys::{Id, ids};
 use shunt_peer::{Event, Message};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
-use shunt_rdma::{Config, PeerName, Plane, Promote, PublicKey, SecretKey};
+use shunt_rdma::{Config, PeerName, Plane, Promote};
 use shunt_verbs::fake::FakePort;
 use shunt_verbs::value::Loss;
 use until::until;
@@ -24,18 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why there is no device.
 const NONE: &str = "it is gone";
-
-type Id = (PublicKey, SecretKey);
-
-/// The first one dials the second.
-fn ids() -> [Id; 2] {
-    let mut ids = [(); 2].map(|()| {
-        let secret = SecretKey::generate().unwrap();
-        (secret.public().unwrap(), secret)
-    });
-    ids.sort_by_key(|id| id.0);
-    ids
-}
 
 fn name(at: SocketAddr, id: &Id) -> PeerName {
     PeerName::new(&at.to_string(), id.0).unwrap()

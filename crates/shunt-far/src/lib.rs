@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod device;
 pub mod lane;
 pub mod link;
 pub mod message;

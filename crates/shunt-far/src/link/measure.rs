@@ -11,8 +11,8 @@ use shunt_verbs::Refused;
 use shunt_verbs::port::{Port, Region};
 use shunt_verbs::value::{Access, Remote};
 
-use super::device::Writes;
 use super::load::{Load, MESSAGES, Measuring, NotMeasured, SCRATCH, SMALL};
+use super::writes::Writes;
 use super::{Event, Link, NotOpened};
 use crate::message::Kind;
 use crate::mirror::Mirror;

@@ -18,13 +18,13 @@
 //!
 //! **Measuring.** [`Link::scratch`] and [`Link::measure`], while no connection has anything to say ([`Link::is_quiet`]).
 
-mod device;
 mod failure;
 mod load;
 mod measure;
 mod outcome;
 mod settings;
 mod waiting;
+mod writes;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -36,17 +36,18 @@ use shunt_verbs::Refused;
 use shunt_verbs::port::{Port, Region};
 use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remote};
 
+use crate::device::{OfDevice, Registered};
 use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
-use device::{OfDevice, Registered, Writes, writes};
 pub use failure::Settlement;
 use load::Measuring;
 pub use load::{BULK, Load, NotMeasured, SCRATCH};
 pub use outcome::{Cause, Ended, Event, Halt, NotOpened};
-use settings::REQUESTS;
+use settings::{BUFFER, REQUESTS};
 pub use settings::{Rings, Settings};
 use waiting::Waiting;
+use writes::{Writes, writes};
 
 /// A connection's place.
 #[derive(Debug)]
@@ -134,7 +135,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         if settings.messages < 4 {
             return Err(Refused::Invalid("number of messages"));
         }
-        let device = OfDevice::new(port, queue, settings)?;
+        let device = OfDevice::new(port, queue, settings.sizes())?;
         let (gid, mtu, number) = (port.gid(), port.mtu(), device.number());
         let described = PeerPair { gid, number, first_packet: first, mtu };
         let lanes = (0..mirror.slots()).map(|_| None).collect();
@@ -200,7 +201,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// What the device refused.
     pub fn connect(&mut self, far: &PeerPair) -> Result<(), Refused> {
         let device = self.device.as_ref().ok_or(Refused::State)?;
-        device.connect(self.described.first_packet, far)?;
+        device.receive_from(far)?;
+        device.send_with(self.described.first_packet)?;
         self.is_connected = true;
         Ok(())
     }
@@ -361,7 +363,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let unacknowledged = self.sent.wrapping_sub(self.acknowledged);
         let messages = u32::from(self.settings.messages);
         let has_buffer = self.outstanding.len() < usize::from(self.settings.messages);
-        let has_room = self.requests + REQUESTS <= self.settings.capacity().send;
+        let has_room = self.requests + REQUESTS <= self.settings.sizes().capacity().send;
         unacknowledged + least <= messages && has_buffer && has_room
     }
 
@@ -424,6 +426,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     fn send_behind(&mut self, writes: Writes, kind: Kind, now: Duration) {
         let message = Message { number: self.sent, taken: self.taken, kind };
         let id = self.next_id;
+        let (writes, message) = (writes.into_iter().flatten(), message.bytes());
         let posted = self.device.as_ref().and_then(|device| device.post(writes, &message, id));
         let Some(requests) = posted else { return self.fail(Cause::Refused) };
         let leaves = match kind {
@@ -474,7 +477,10 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
     fn received(&mut self, at: u64, length: u32, now: Duration) {
         let Some(device) = &self.device else { return };
-        let Some(bytes) = device.read(at) else { return self.fail(Cause::Device) };
+        let mut bytes = [0; BUFFER];
+        if device.read(at, &mut bytes).is_none() {
+            return self.fail(Cause::Device);
+        }
         let whole = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
         let message = match whole.map(Message::parse) {
             Some(Ok(message)) => message,

@@ -4,7 +4,8 @@ use core::ops::Range;
 use core::time::Duration;
 
 use shunt_verbs::Memory;
-use shunt_verbs::value::Capacity;
+
+use crate::device::Sizes;
 
 /// Bytes of a buffer for a message.
 pub(super) const BUFFER: usize = 128;
@@ -27,23 +28,21 @@ impl Settings {
     pub const DEFAULT: Self =
         Self { messages: 256, burst: 128 * 1024, silence: Duration::from_millis(800) };
 
-    /// Requests that a queue pair has room for.
-    pub(super) const fn capacity(self) -> Capacity {
-        let messages = self.messages as u32;
-        Capacity { send: messages * REQUESTS, receive: messages, pieces: 1 }
+    pub(super) const fn sizes(self) -> Sizes {
+        let messages = (self.messages, BUFFER);
+        Sizes { sends: messages, receives: messages, requests: REQUESTS }
     }
 
     /// Bytes that a link registers for its messages; rings come on top.
     #[must_use]
     pub const fn registered(self) -> usize {
-        2 * self.messages as usize * BUFFER
+        self.sizes().registered()
     }
 
     /// Completions of a link that may be in its queue at once.
     #[must_use]
     pub const fn completions(self) -> u32 {
-        let Capacity { send, receive, .. } = self.capacity();
-        send + receive
+        self.sizes().completions()
     }
 }
 

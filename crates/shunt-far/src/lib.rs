@@ -7,6 +7,7 @@
 //! * [`message`]: what the two sides say, in bytes.
 //! * [`lane`]: one connection: what it sends next, and what of the far side is believed.
 //! * [`link`]: one queue pair: order, receives, acknowledgement, failure.
+//! * [`kernel`]: the same to a kernel's SMC-R server, which writes into the region by itself.
 //! * [`worker`]: a completion queue with the links that it serves.
 //! * [`placement`]: which link group a connection takes, and which queue a link group.
 //! * [`mirror`]: the port to the region.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+pub mod kernel;
 pub mod lane;
 pub mod link;
 pub mod message;
@@ -24,6 +26,7 @@ pub mod mirror;
 pub mod placement;
 pub mod worker;
 
+pub use kernel::KernelLink;
 pub use link::{Cause, Halt, Link, Settings};
 pub use message::Message;
 pub use mirror::{Mirror, News};

@@ -38,6 +38,8 @@ pub enum Cause {
     Ends,
     /// There is to be no link with this peer any more.
     Parts,
+    /// A link of SMC-R has ended, by what it says.
+    Smc(shunt_smc::link::Cause),
 }
 
 impl fmt::Display for Cause {
@@ -58,6 +60,7 @@ impl fmt::Display for Cause {
             Self::Told => f.write_str("the link was given up elsewhere"),
             Self::Ends => f.write_str("this agent ends"),
             Self::Parts => f.write_str("the peer is named no more"),
+            Self::Smc(cause) => cause.fmt(f),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A completion queue with the links that it serves: what one thread of an agent does.
+//! A completion queue with the links that it serves, to agents and to kernels: what one thread of an agent does.
 //!
 //! The thread calls [`Worker::turn`] as long as that finds something. Before it sleeps on the channel it calls
 //! [`Worker::may_sleep`], which arms the queue and looks once more: a completion that came before the queue was armed tells nobody.
@@ -13,6 +13,7 @@ use shunt_verbs::Refused;
 use shunt_verbs::port::{BATCH, Channel, Completions, Port, Queue};
 use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
 
+use crate::kernel::{self, KernelLink};
 use crate::link::{Cause, Link, Settings};
 use crate::mirror::Mirror;
 
@@ -42,6 +43,8 @@ impl<P: Port> OfDevice<P> {
 pub struct Worker<P: Port, M> {
     // Before the queue, which they complete into.
     links: BTreeMap<Name, Link<P, M>>,
+    /// Those to kernels.
+    kernel_links: BTreeMap<Name, KernelLink<P, M>>,
     /// Those whose queue pairs there are.
     pairs: BTreeMap<PairNumber, Name>,
     /// `None`: it was let go.
@@ -53,20 +56,23 @@ pub struct Worker<P: Port, M> {
 }
 
 impl<P: Port, M: Mirror> Worker<P, M> {
-    /// A worker whose completions interrupt the processor of `vector`, with room for so many links of these settings.
+    /// A worker whose completions interrupt the processor of `vector`, with room for so many links of these settings, or for fewer and others
+    /// to kernels.
     ///
     /// # Errors
     /// What the device refused.
     pub fn new(port: &P, vector: u32, links: u32, settings: Settings) -> Result<Self, Refused> {
         let completions = settings.completions().saturating_mul(links);
         let device = Some(OfDevice::new(port, vector, completions)?);
-        let (links, pairs) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { links, pairs, device, completions, used: 0, batch: Completions::default() })
+        let (links, kernel_links, pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (used, batch) = (0, Completions::default());
+        Ok(Self { links, kernel_links, pairs, device, completions, used, batch })
     }
 
     /// Gives all links up, and lets go of all that it has of its device.
     pub fn let_go(&mut self, cause: Cause) {
         self.links.values_mut().for_each(|link| link.let_go(cause));
+        self.kernel_links.values_mut().for_each(|link| link.let_go(cause));
         self.pairs.clear();
         (self.device, self.used) = (None, 0);
     }
@@ -93,11 +99,7 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         settings: Settings,
         first: PacketNumber,
     ) -> Result<PeerPair, Refused> {
-        let OfDevice { queue, room, .. } = self.device.as_ref().ok_or(Refused::State)?;
-        let used = self.used.saturating_add(settings.completions());
-        if used > *room {
-            return Err(Refused::Full);
-        }
+        let (queue, used) = self.room_for(settings.completions())?;
         let link = Link::new(port, queue, mirror, settings, first)?;
         let described = link.described();
         self.used = used;
@@ -106,20 +108,67 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         Ok(described)
     }
 
+    /// The same of a link to a kernel.
+    ///
+    /// # Errors
+    /// As for [`Self::add`], and as for [`KernelLink::new`].
+    pub fn add_kernel(
+        &mut self,
+        name: Name,
+        port: &P,
+        mirror: M,
+        settings: kernel::Settings,
+        first: PacketNumber,
+    ) -> Result<PeerPair, Refused> {
+        let (queue, used) = self.room_for(settings.completions())?;
+        let link = KernelLink::new(port, queue, mirror, settings, first)?;
+        let described = link.described();
+        self.used = used;
+        self.pairs.insert(described.number, name);
+        self.kernel_links.insert(name, link);
+        Ok(described)
+    }
+
+    /// The queue, and how many of its completions are used when there are so many more.
+    fn room_for(&self, completions: u32) -> Result<(&P::Queue, u32), Refused> {
+        let OfDevice { queue, room, .. } = self.device.as_ref().ok_or(Refused::State)?;
+        let used = self.used.saturating_add(completions);
+        if used > *room {
+            return Err(Refused::Full);
+        }
+        Ok((queue, used))
+    }
+
     /// Takes a link out: its queue pair is gone with it. Of what is still in the queue of it nothing is acted on.
     pub fn remove(&mut self, name: Name, settings: Settings) -> Option<Link<P, M>> {
         let link = self.links.remove(&name)?;
-        let pair = link.described().number;
+        self.forget(name, link.described().number, settings.completions());
+        Some(link)
+    }
+
+    /// The same of a link to a kernel.
+    pub fn remove_kernel(&mut self, name: Name) -> Option<KernelLink<P, M>> {
+        let link = self.kernel_links.remove(&name)?;
+        self.forget(name, link.described().number, link.settings().completions());
+        Some(link)
+    }
+
+    /// A link's queue pair is gone, with the completions that it may have had.
+    fn forget(&mut self, name: Name, pair: PairNumber, completions: u32) {
         if self.pairs.get(&pair) == Some(&name) {
             self.pairs.remove(&pair);
-            self.used = self.used.saturating_sub(settings.completions());
+            self.used = self.used.saturating_sub(completions);
         }
-        Some(link)
     }
 
     /// A link of this worker's.
     pub fn link(&mut self, name: Name) -> Option<&mut Link<P, M>> {
         self.links.get_mut(&name)
+    }
+
+    /// A link to a kernel.
+    pub fn kernel_link(&mut self, name: Name) -> Option<&mut KernelLink<P, M>> {
+        self.kernel_links.get_mut(&name)
     }
 
     /// The device says that a queue pair has failed: what has completed before still counts.
@@ -129,19 +178,29 @@ impl<P: Port, M: Mirror> Worker<P, M> {
             if let Some(link) = self.links.get_mut(&name) {
                 link.fail(Cause::Pair);
             }
+            if let Some(link) = self.kernel_links.get_mut(&name) {
+                link.fail(Cause::Pair);
+            }
         }
     }
 
-    /// All links.
+    /// All links between agents.
     pub fn links(&mut self) -> impl Iterator<Item = (Name, &mut Link<P, M>)> {
         self.links.iter_mut().map(|(name, link)| (*name, link))
+    }
+
+    /// All links to kernels.
+    pub fn kernel_links(&mut self) -> impl Iterator<Item = (Name, &mut KernelLink<P, M>)> {
+        self.kernel_links.iter_mut().map(|(name, link)| (*name, link))
     }
 
     /// Takes completions and news of programs, and has all links post what they can. Returns the number of both.
     pub fn turn(&mut self, now: Duration) -> usize {
         let heard = self.links.values_mut().map(Link::listen).sum::<usize>();
-        let taken = self.take(now) + heard;
+        let of_kernels = self.kernel_links.values_mut().map(KernelLink::listen).sum::<usize>();
+        let taken = self.take(now) + heard + of_kernels;
         self.links.values_mut().for_each(|link| link.pump(now));
+        self.kernel_links.values_mut().for_each(|link| link.pump(now));
         taken
     }
 
@@ -150,11 +209,14 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         let Ok(taken) = queue.poll(&mut self.batch) else {
             // Completions are lost, so no link can go on.
             self.links.values_mut().for_each(|link| link.fail(Cause::Device));
+            self.kernel_links.values_mut().for_each(|link| link.fail(Cause::Device));
             return 0;
         };
         for completion in self.batch.drain() {
-            let name = self.pairs.get(&completion.pair);
-            if let Some(link) = name.and_then(|name| self.links.get_mut(name)) {
+            let Some(name) = self.pairs.get(&completion.pair) else { continue };
+            if let Some(link) = self.links.get_mut(name) {
+                link.complete(&completion, now);
+            } else if let Some(link) = self.kernel_links.get_mut(name) {
                 link.complete(&completion, now);
             }
         }
@@ -194,7 +256,8 @@ impl<P: Port, M: Mirror> Worker<P, M> {
     /// When [`Self::tick`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
-        self.links.values().filter_map(Link::deadline).min()
+        let of_kernels = self.kernel_links.values().filter_map(KernelLink::deadline);
+        self.links.values().filter_map(Link::deadline).chain(of_kernels).min()
     }
 
     /// Time goes on. What has come in time counts, also where this thread did not run for a while.
@@ -204,5 +267,6 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         }
         self.take_all(now);
         self.links.values_mut().for_each(|link| link.tick(now));
+        self.kernel_links.values_mut().for_each(|link| link.tick(now));
     }
 }

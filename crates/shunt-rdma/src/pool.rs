@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use shunt_far::kernel;
 use shunt_far::link::Event;
 use shunt_far::worker::Name as LinkName;
 use shunt_far::{Cause, Halt, Mirror, Settings, Worker};
@@ -46,6 +47,8 @@ pub enum Told {
     Free(LinkName, usize),
     /// What a link was measured by has taken so long.
     Measured(LinkName, Duration),
+    /// Something has happened on a link to a kernel.
+    Kernel(LinkName, kernel::Event),
 }
 
 /// A worker's thread, which ends with this value: its links go with it.
@@ -182,7 +185,7 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
         }
     }
 
-    /// Tells of links that were answered, or have failed, since.
+    /// Tells of links that were answered, or have failed, since, and of what has happened on those to kernels.
     fn tell(&mut self) {
         let mut living = BTreeSet::new();
         for (name, link) in self.worker.links() {
@@ -204,6 +207,11 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
                         debug!("connection {slot} of a link: {broken}");
                     }
                 }
+            }
+        }
+        for (name, link) in self.worker.kernel_links() {
+            while let Some(event) = link.event() {
+                (self.told)(Told::Kernel(name, event));
             }
         }
         self.failed.retain(|name| living.contains(name));

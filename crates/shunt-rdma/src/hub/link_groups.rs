@@ -179,6 +179,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         let Some(name) = links.named(link) else { return };
                         return self.came_of_measuring(Outcome::Loaded(name, time), now);
                     }
+                    // The hub makes no links to kernels.
+                    Told::Kernel(..) => return,
                     Told::Answered(link) => (link, Came::Connected),
                     Told::Failed(failed) => (failed.link, Came::Failed(failed.cause, failed.halts)),
                 };

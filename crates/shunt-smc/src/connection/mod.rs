@@ -369,7 +369,9 @@ impl Connection {
         self.peer_state.is_closed || self.peer_state.is_aborted
     }
 
-    const fn is_closed(&self) -> bool {
+    /// This end is closed, or aborted.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
         self.state.is_closed || self.state.is_aborted
     }
 

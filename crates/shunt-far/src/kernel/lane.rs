@@ -168,10 +168,11 @@ impl KernelLane {
             }
         };
         self.said.prod += u64::from(news.bytes);
-        if self.connection.urgent().is_some() {
+        // What comes behind a close is of no consequence.
+        if !self.connection.is_closed() && self.connection.urgent().is_some() {
             self.broke.get_or_insert(Reset::Urgent);
         }
-        if news.bytes > 0 && self.is_deaf {
+        if !self.connection.is_closed() && news.bytes > 0 && self.is_deaf {
             self.broke.get_or_insert(Reset::Deaf);
         }
         let state = self.connection.peer_state();
@@ -193,15 +194,17 @@ impl KernelLane {
         &mut self,
         (theirs, side): (&Section, Side),
         ring: u64,
-    ) -> Result<News, (News, Reset)> {
+    ) -> Result<News, Reset> {
         let said = self.said;
         let news = match self.lane.hear(&said, (theirs, side), ring) {
             Ok(news) => news,
-            Err(impossible) => return Err((News::default(), Reset::Impossible(impossible))),
+            Err(impossible) => return Err(Reset::Impossible(impossible)),
         };
         match self.broke {
-            Some(why) => Err((news, why)),
-            None if self.said.closed == RESET => Err((news, Reset::Aborted)),
+            Some(why) => Err(why),
+            None if self.said.closed == RESET && !self.connection.is_closed() => {
+                Err(Reset::Aborted)
+            }
             None => Ok(news),
         }
     }

@@ -125,7 +125,7 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         match open.lane.tell((theirs, side), ring) {
             Ok(news) if news == News::default() => {}
             Ok(news) => self.mirror.wake(slot, news),
-            Err((_, why)) => self.reset(slot, why),
+            Err(why) => self.reset(slot, why),
         }
     }
 

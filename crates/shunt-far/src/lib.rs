@@ -24,6 +24,7 @@ pub mod link;
 pub mod message;
 pub mod mirror;
 pub mod placement;
+mod turns;
 pub mod worker;
 
 pub use kernel::KernelLink;

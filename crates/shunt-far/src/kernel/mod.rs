@@ -46,6 +46,7 @@ use shunt_verbs::value::{Access, PacketNumber, PeerPair, Remote, RemoteKey};
 use crate::device::{OfDevice, Registered};
 use crate::link::{Cause, Rings};
 use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
+use crate::turns::{InFlight, Turns};
 use lane::KernelLane;
 pub use outcome::{Event, Name, NotOpened, Reset};
 pub use settings::Settings;
@@ -64,7 +65,6 @@ struct Open<P: Port> {
     /// The kernel was told of the own ring on the link, and not by the confirm.
     is_announced: bool,
     is_attached: bool,
-    is_marked: bool,
     /// The program was told that the connection is reset.
     is_reset: bool,
     /// The program has let go of it.
@@ -87,15 +87,6 @@ impl<P: Port> Open<P> {
     const fn name(&self, slot: usize) -> Name {
         Name { slot, token: self.token }
     }
-}
-
-/// A message that the device has.
-#[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    id: u64,
-    requests: u32,
-    /// The connection that it is about, and bytes of its program that were posted by then.
-    about: Option<(Name, u64)>,
 }
 
 /// How far a link is on its way to its end.
@@ -126,12 +117,9 @@ pub struct KernelLink<P: Port, M> {
     lanes: Vec<Option<Open<P>>>,
     /// Number of the next connection.
     next: u32,
-    /// Places with something to post, the one that has waited longest first.
-    marked: VecDeque<usize>,
-    outstanding: VecDeque<Outstanding>,
-    /// Requests of those.
-    requests: u32,
-    next_id: u64,
+    marked: Turns,
+    /// With the connection that a message is about, and bytes of its program that were posted by then.
+    outstanding: InFlight<Option<(Name, u64)>>,
     phase: Phase,
     cause: Option<Cause>,
     events: VecDeque<Event>,
@@ -164,7 +152,8 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         }
         let device = OfDevice::new(port, queue, settings.sizes())?;
         let (gid, mtu, number) = (port.gid(), port.mtu(), device.number());
-        let lanes = (0..mirror.slots()).map(|_| None).collect();
+        let (lanes, marked) =
+            ((0..mirror.slots()).map(|_| None).collect(), Turns::new(mirror.slots()));
         Ok(Self {
             mirror,
             device: Some(device),
@@ -177,10 +166,8 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             is_confirming: false,
             lanes,
             next: 1,
-            marked: VecDeque::new(),
-            outstanding: VecDeque::new(),
-            requests: 0,
-            next_id: 0,
+            marked,
+            outstanding: InFlight::new(),
             phase: Phase::Up,
             cause: None,
             events: VecDeque::new(),
@@ -287,7 +274,6 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             far: accept.end.rmb,
             is_announced,
             is_attached: false,
-            is_marked: false,
             is_reset: false,
             is_left: false,
             outstanding: 0,
@@ -413,10 +399,8 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
 
     /// The program in a place has published something.
     pub fn mark(&mut self, slot: usize) {
-        let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
-        if let Some(open) = open.filter(|open| open.is_attached && !open.is_marked) {
-            open.is_marked = true;
-            self.marked.push_back(slot);
+        if self.is_attached(slot) {
+            self.marked.mark(slot);
         }
     }
 
@@ -500,7 +484,6 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         self.device.iter().for_each(OfDevice::fail);
         self.lanes.iter_mut().flatten().for_each(|open| open.registered = None);
         self.marked.clear();
-        self.lanes.iter_mut().flatten().for_each(|open| open.is_marked = false);
         self.events.extend(self.cause.map(Event::Down));
         (0..self.lanes.len()).for_each(|slot| self.free(slot));
     }

@@ -11,7 +11,7 @@ use shunt_verbs::port::{Port, Region};
 use shunt_verbs::value::{Completion, Done, Piece, Remote, RemoteKey};
 
 use super::lane::Gathered;
-use super::{Event, KernelLink, Name, Open, Outstanding, PLACES, Phase, Reset, Withdrawal};
+use super::{Event, KernelLink, Name, Open, PLACES, Phase, Reset, Withdrawal};
 use crate::link::Cause;
 use crate::mirror::{Mirror, News};
 
@@ -54,11 +54,8 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
     }
 
     fn sent_one(&mut self, id: u64, now: Duration) {
-        let Some(first) = self.outstanding.pop_front().filter(|first| first.id == id) else {
-            return self.fail(Cause::Device);
-        };
-        self.requests -= first.requests;
-        let Some((name, bytes)) = first.about else { return };
+        let Some(about) = self.outstanding.completed(id) else { return self.fail(Cause::Device) };
+        let Some((name, bytes)) = about else { return };
         let Some(open) = self.named(name.token) else { return };
         open.outstanding -= 1;
         open.lane.sent(bytes);
@@ -206,19 +203,21 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             if core::mem::take(&mut self.is_confirming) {
                 self.events.push_back(Event::Confirmed);
             }
-            let marked = self.marked.pop_front();
-            let Some(slot) = marked.filter(|_| self.phase == Phase::Up) else { break };
+            if self.phase != Phase::Up {
+                break;
+            }
+            let Some(slot) = self.marked.next() else { break };
             self.post(slot, now);
         }
         if let Phase::Ending(until) = self.phase
-            && (!self.is_sending || self.outstanding.is_empty() || now >= until)
+            && (!self.is_sending || self.outstanding.count().0 == 0 || now >= until)
         {
             self.halt();
         }
     }
 
     fn has_room(&self) -> bool {
-        self.settings.have_room(self.outstanding.len(), self.requests)
+        self.settings.have_room(self.outstanding.count())
     }
 
     /// Posts what one connection has published, and what is to be said of it.
@@ -226,7 +225,6 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         let (ring, most) = (self.mirror.ring(), u64::from(self.settings.burst));
         let mine = self.mirror.section(slot, self.mirror.side(slot));
         let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
-        open.is_marked = false;
         let mut gathered = Gathered::default();
         if !open.is_reset {
             match open.lane.gather(mine, ring, most) {
@@ -258,15 +256,13 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
 
     /// Posts writes, and behind them a message.
     fn send(&mut self, writes: Writes, message: &[u8], about: Option<(Name, u64)>) {
-        let (id, writes) = (self.next_id, writes.into_iter().flatten());
+        let (id, writes) = (self.outstanding.next_id(), writes.into_iter().flatten());
         let posted = self.device.as_ref().and_then(|device| device.post(writes, message, id));
         let Some(requests) = posted else { return self.fail(Cause::Refused) };
         if let Some(open) = about.and_then(|(name, _)| self.named(name.token)) {
             open.outstanding += 1;
         }
-        self.outstanding.push_back(Outstanding { id, requests, about });
-        self.requests += requests;
-        self.next_id += 1;
+        self.outstanding.posted(requests, about);
     }
 
     /// Has a connection's key withdrawn that both ends have closed.

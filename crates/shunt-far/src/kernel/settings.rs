@@ -37,7 +37,7 @@ impl Settings {
     }
 
     /// True while so many messages, and requests of these, leave room for one more.
-    pub(super) fn have_room(self, messages: usize, requests: u32) -> bool {
+    pub(super) fn have_room(self, (messages, requests): (usize, u32)) -> bool {
         let room = self.sizes().capacity().send;
         messages < usize::from(self.sends) && requests + REQUESTS <= room
     }

@@ -64,7 +64,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
         };
         // Connections that wait to post would be measured as well. Messages of the last measurement may not have completed yet, though they
         // were acknowledged.
-        let has_room = self.outstanding.len() <= MESSAGES as usize && self.has_place(MESSAGES + 1);
+        let has_room =
+            self.outstanding.count().0 <= MESSAGES as usize && self.has_place(MESSAGES + 1);
         if !has_room || !self.marked.is_empty() || self.measuring.is_some() {
             return Err(NotMeasured::Busy);
         }

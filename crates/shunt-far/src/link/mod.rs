@@ -40,6 +40,7 @@ use crate::device::{OfDevice, Registered};
 use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
+use crate::turns::{InFlight, Turns};
 pub use failure::Settlement;
 use load::Measuring;
 pub use load::{BULK, Load, NotMeasured, SCRATCH};
@@ -59,7 +60,6 @@ struct Open<P: Port> {
     rings: Rings,
     /// The far ring.
     far: Option<Remote>,
-    is_marked: bool,
     leave: Leave,
     /// The link has failed, and the program was told that the connection is reset.
     is_broken_off: bool,
@@ -75,15 +75,6 @@ struct Leave {
     heard: bool,
 }
 
-/// A message that the device has.
-#[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    id: u64,
-    requests: u32,
-    /// The place that this is the last message about.
-    leaves: Option<usize>,
-}
-
 /// A link.
 #[derive(Debug)]
 pub struct Link<P: Port, M> {
@@ -96,12 +87,9 @@ pub struct Link<P: Port, M> {
     described: PeerPair,
     settings: Settings,
     lanes: Vec<Option<Open<P>>>,
-    /// Places with something to post, the one that has waited longest first.
-    marked: VecDeque<usize>,
-    outstanding: VecDeque<Outstanding>,
-    /// Requests of those.
-    requests: u32,
-    next_id: u64,
+    marked: Turns,
+    /// With the place that a message is the last one about.
+    outstanding: InFlight<Option<usize>>,
     /// Messages sent, those of them that the far side has taken; messages taken, those of them that were acknowledged.
     sent: u32,
     acknowledged: u32,
@@ -138,7 +126,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let device = OfDevice::new(port, queue, settings.sizes())?;
         let (gid, mtu, number) = (port.gid(), port.mtu(), device.number());
         let described = PeerPair { gid, number, first_packet: first, mtu };
-        let lanes = (0..mirror.slots()).map(|_| None).collect();
+        let (lanes, marked) =
+            ((0..mirror.slots()).map(|_| None).collect(), Turns::new(mirror.slots()));
         Ok(Self {
             mirror,
             device: Some(device),
@@ -147,10 +136,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
             described,
             settings,
             lanes,
-            marked: VecDeque::new(),
-            outstanding: VecDeque::new(),
-            requests: 0,
-            next_id: 0,
+            marked,
+            outstanding: InFlight::new(),
             sent: 0,
             acknowledged: 0,
             taken: 0,
@@ -250,7 +237,6 @@ impl<P: Port, M: Mirror> Link<P, M> {
             registered: Some(Registered { outgoing, incoming }),
             rings: rings.clone(),
             far: None,
-            is_marked: false,
             leave: Leave::default(),
             is_broken_off: false,
         });
@@ -302,10 +288,8 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
     /// The program in a place has published something.
     pub fn mark(&mut self, slot: usize) {
-        let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
-        if let Some(open) = open.filter(|open| !open.is_marked) {
-            open.is_marked = true;
-            self.marked.push_back(slot);
+        if self.lanes.get(slot).is_some_and(Option::is_some) {
+            self.marked.mark(slot);
         }
     }
 
@@ -348,7 +332,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
         }
         // The last place is kept, see above.
         while self.cause.is_none() && self.has_place(2) {
-            let Some(slot) = self.marked.pop_front() else { break };
+            let Some(slot) = self.marked.next() else { break };
             self.post(slot, now);
         }
         let owed = self.taken.wrapping_sub(self.told);
@@ -362,8 +346,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
     fn has_place(&self, least: u32) -> bool {
         let unacknowledged = self.sent.wrapping_sub(self.acknowledged);
         let messages = u32::from(self.settings.messages);
-        let has_buffer = self.outstanding.len() < usize::from(self.settings.messages);
-        let has_room = self.requests + REQUESTS <= self.settings.sizes().capacity().send;
+        let (sent, requests) = self.outstanding.count();
+        let has_buffer = sent < usize::from(self.settings.messages);
+        let has_room = requests + REQUESTS <= self.settings.sizes().capacity().send;
         unacknowledged + least <= messages && has_buffer && has_room
     }
 
@@ -372,7 +357,6 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let (ring, most) = (self.mirror.ring(), u64::from(self.settings.burst));
         let mine = self.mirror.section(slot, self.mirror.side(slot));
         let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { return };
-        open.is_marked = false;
         let Some(far) = open.far.filter(|_| !open.leave.said) else { return };
         let lane = lane_name(slot, open.generation);
         let gathered = match open.lane.gather(mine, ring, most) {
@@ -425,7 +409,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// Posts writes, and behind them a message.
     fn send_behind(&mut self, writes: Writes, kind: Kind, now: Duration) {
         let message = Message { number: self.sent, taken: self.taken, kind };
-        let id = self.next_id;
+        let id = self.outstanding.next_id();
         let (writes, message) = (writes.into_iter().flatten(), message.bytes());
         let posted = self.device.as_ref().and_then(|device| device.post(writes, &message, id));
         let Some(requests) = posted else { return self.fail(Cause::Refused) };
@@ -433,9 +417,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             Kind::Leave(lane) => Some(usize::from(lane.slot)),
             _ => None,
         };
-        self.outstanding.push_back(Outstanding { id, requests, leaves });
-        self.requests += requests;
-        self.next_id += 1;
+        self.outstanding.posted(requests, leaves);
         self.sent = self.sent.wrapping_add(1);
         self.told = self.taken;
         self.must_answer = false;
@@ -457,21 +439,14 @@ impl<P: Port, M: Mirror> Link<P, M> {
     }
 
     fn sent_one(&mut self, id: u64, now: Duration) {
-        match self.outstanding.pop_front() {
-            Some(first) if first.id == id => {
-                self.requests -= first.requests;
-                if let Some(waiting) = &mut self.waiting {
-                    waiting.sent(now);
-                }
-                let slot = first.leaves.filter(|slot| *slot < self.lanes.len());
-                if let Some((slot, open)) =
-                    slot.zip(slot.and_then(|slot| self.lanes[slot].as_mut()))
-                {
-                    open.leave.sent = true;
-                    self.free(slot);
-                }
-            }
-            _ => self.fail(Cause::Device),
+        let Some(leaves) = self.outstanding.completed(id) else { return self.fail(Cause::Device) };
+        if let Some(waiting) = &mut self.waiting {
+            waiting.sent(now);
+        }
+        let slot = leaves.filter(|slot| *slot < self.lanes.len());
+        if let Some((slot, open)) = slot.zip(slot.and_then(|slot| self.lanes[slot].as_mut())) {
+            open.leave.sent = true;
+            self.free(slot);
         }
     }
 

@@ -200,11 +200,11 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
                 self.send([None; 3], &message, None);
                 continue;
             }
-            if core::mem::take(&mut self.is_confirming) {
-                self.events.push_back(Event::Confirmed);
-            }
             if self.phase != Phase::Up {
                 break;
+            }
+            if core::mem::take(&mut self.is_confirming) {
+                self.events.push_back(Event::Confirmed);
             }
             let Some(slot) = self.marked.next() else { break };
             self.post(slot, now);

@@ -100,6 +100,23 @@ fn what_cannot_be_before_both_ends_have_agreed_ends_its_connection() {
     world.exchanges(0, 0);
 }
 
+/// Bytes wait for room in its ring, which it says it has closed, and read to the end.
+#[test]
+fn a_kernel_that_closes_a_full_ring_keeps_no_place() {
+    let mut world = World::connected(2, size(0));
+    (0..2).for_each(|_| {
+        world.host.send(1, 16_384);
+        world.settle();
+    });
+    let state = State { is_closed: true, ..State::default() };
+    let message = Cdc { state, ..next(&mut world, 1) };
+    say(&mut world, &message);
+    assert_eq!(world.resets(), [(1, Reset::PeerClosed)]);
+    world.host.close(1);
+    world.settle();
+    assert!(matches!(world.events()[..], [Event::Free(_)]));
+}
+
 /// The ring has no word for it: the program would take it for one of the stream.
 #[test]
 fn an_urgent_byte_resets() {

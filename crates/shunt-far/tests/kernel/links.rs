@@ -344,6 +344,26 @@ fn a_program_that_closes_early_closes_when_both_ends_have_agreed() {
     assert!(matches!(world.events()[..], [Event::Free(_)]));
 }
 
+/// It is confirmed and deleted at once: nothing was established.
+#[test]
+fn a_link_that_ends_as_it_is_confirmed_is_not_told_as_confirmed() {
+    let mut world = World::new(1, Faults::NONE, size(0));
+    let (line, opened) = world.open(0, size(0));
+    world.kernel.confirm(line, &opened.unwrap());
+    world.kernel.say(Llc::DeleteLink(DeleteLink {
+        is_answer: false,
+        is_all: true,
+        is_orderly: true,
+        link: 0,
+        reason: Reason::PROGRAM,
+    }));
+    world.kernel.turn();
+    while world.network.step() {}
+    world.settle();
+    let cause = Cause::Smc(link::Cause::Deleted(Reason::PROGRAM));
+    assert_eq!(world.events(), [Event::Down(cause)]);
+}
+
 #[test]
 fn a_first_contact_without_a_word_on_the_link_is_given_up() {
     let mut world = World::new(1, Faults::NONE, size(0));

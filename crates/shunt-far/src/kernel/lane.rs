@@ -31,6 +31,11 @@ pub(super) struct Gathered {
     pub(super) is_heard: bool,
 }
 
+/// True for a program that would go on over TCP. The first mark leads into the ring.
+const fn leaves(marks: u32, handed_over: u32) -> bool {
+    marks > 1 || handed_over != 0
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct KernelLane {
@@ -79,10 +84,9 @@ impl KernelLane {
         ring: u64,
         most: u64,
     ) -> Result<Gathered, Reset> {
-        // The first one leads into the ring. No byte behind a second one goes over TCP before the kernel is said to see it.
-        let leaves = mine.prod.marks.load(Ordering::Acquire) > 1
-            || mine.ctl.handed_over.load(Ordering::Acquire) != 0;
-        if leaves {
+        // At once, also where bytes before it wait for room.
+        let marks = mine.prod.marks.load(Ordering::Acquire);
+        if leaves(marks, mine.ctl.handed_over.load(Ordering::Acquire)) {
             return Err(Reset::Leaves);
         }
         // What was not sent before a reset is not sent.
@@ -99,6 +103,10 @@ impl KernelLane {
         let posting = self.lane.gather(mine, ring, most).map_err(Reset::Broken)?;
         let Some(posting) = posting else { return Ok(Gathered::default()) };
         let (span, words) = (posting.span, posting.words);
+        // Meanwhile. The kernel is never said to see such a mark, so no byte behind it goes over TCP.
+        if leaves(words.marks, words.handed_over) {
+            return Err(Reset::Leaves);
+        }
         let length = span.len() as u64;
         // `gather` has looked that the program has taken no more than it was told of.
         let taken = u32::try_from(words.cons - self.taken).unwrap_or(u32::MAX);

@@ -3,6 +3,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "bytes are made of numbers")]
 
+mod agreement;
 mod both;
 mod ends;
 mod host;

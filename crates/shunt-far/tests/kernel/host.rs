@@ -216,6 +216,11 @@ impl Host {
         self.theirs(slot).prod.prod.load(Ordering::Acquire) - self.programs[slot].rx.pos()
     }
 
+    /// The same, of one that has taken so many.
+    pub fn readable_from(&self, slot: usize, taken: u64) -> u64 {
+        self.theirs(slot).prod.prod.load(Ordering::Acquire) - taken
+    }
+
     pub fn finish(&self, slot: usize) {
         self.mine(slot).prod.fin.store(1, Ordering::Release);
         self.tell(slot);

@@ -4,6 +4,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "bytes are made of numbers")]
 
 mod agreement;
+mod arbitrary;
 mod both;
 mod ends;
 mod host;

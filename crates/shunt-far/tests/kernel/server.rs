@@ -30,6 +30,7 @@ pub struct Line {
     region: FakeRegion,
     /// The client's ring, once it was confirmed.
     client: Option<RemoteKey>,
+    client_end: Option<End>,
     /// As long as the client's ring.
     source: Option<(Memory, FakeRegion, u64)>,
     /// Bytes that the program has given, those that were placed, and those that it has read.
@@ -134,6 +135,7 @@ impl Kernel {
             rmb,
             region,
             client: None,
+            client_end: None,
             source: None,
             given,
             placed,
@@ -156,7 +158,7 @@ impl Kernel {
         let memory = Memory::new(bytes).unwrap();
         let region = self.port.register(&memory, 0..bytes, Access::Local).unwrap();
         let it = &mut self.lines[line];
-        it.client = Some(client.rmb.key);
+        (it.client, it.client_end) = (Some(client.rmb.key), Some(*client));
         it.source = Some((memory, region, client.ring().address));
         it.connection = Some(Connection::new(it.end.size, client));
         if !self.has_link {
@@ -179,6 +181,26 @@ impl Kernel {
             id: [9; 4],
             max_links: 2,
             max_connections: 32,
+        }
+    }
+
+    /// What the client has confirmed.
+    pub fn client(&self, line: usize) -> End {
+        self.lines[line].client_end.unwrap()
+    }
+
+    /// Takes what has come, and looks at none of it.
+    pub fn drain(&mut self) {
+        let mut completions = Completions::default();
+        self.queue.poll(&mut completions).unwrap();
+        for completion in completions.drain() {
+            let at = usize::try_from(completion.id & !RECEIVE).unwrap();
+            match completion.outcome {
+                Ok(Done::Sent) => self.sending[at] = false,
+                Ok(_) => self.post_receive(at),
+                // What is posted from now on is flushed.
+                Err(_) => self.sending = vec![false; SENDS],
+            }
         }
     }
 

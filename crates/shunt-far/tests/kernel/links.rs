@@ -262,6 +262,14 @@ fn only_what_was_agreed_on_is_opened() {
 }
 
 #[test]
+fn a_link_has_no_more_connections_than_were_agreed_upon() {
+    let mut world = World::new(1, Faults::NONE, size(0));
+    world.kernel.most_connections = 2;
+    (0..2).for_each(|slot| assert_eq!(world.connect(slot, size(0)), slot));
+    assert!(matches!(world.open(2, size(0)).1, Err(NotOpened::Many)));
+}
+
+#[test]
 fn memory_that_is_refused_declines() {
     let mut world = World::connected(0, size(0));
     let full = world.network.host_with_limit(100);

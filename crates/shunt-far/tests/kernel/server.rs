@@ -2,7 +2,7 @@
 
 use shunt_smc::Connection;
 use shunt_smc::wire::cdc::{Cdc, KIND};
-use shunt_smc::wire::clc::{Accept, End, Host};
+use shunt_smc::wire::clc::{Accept, End, FirstContact, Host};
 use shunt_smc::wire::llc::{ConfirmLink, ConfirmRkey, DeleteRkey, Llc, TestLink};
 use shunt_smc::wire::{LINK_MESSAGE, LONGEST_LINK_MESSAGE, RmbSize};
 use shunt_verbs::Memory;
@@ -61,6 +61,8 @@ pub struct Kernel {
     pub is_silent: bool,
     /// It refuses rings.
     pub refuses: bool,
+    /// Of a link group.
+    pub most_connections: u8,
     /// It takes no more messages than it has receive requests now.
     pub is_deaf: bool,
     /// It breaks rules.
@@ -93,6 +95,7 @@ impl Kernel {
             failure: None,
             is_silent: false,
             refuses: false,
+            most_connections: 32,
             is_deaf: false,
             breaks: false,
         };
@@ -148,7 +151,9 @@ impl Kernel {
     /// What its accept says.
     pub fn accept(&self, line: usize) -> Accept {
         let end = self.lines[line].end;
-        let first_contact = (!self.has_link).then_some(scripted::contact());
+        let contact =
+            FirstContact { max_connections: self.most_connections, ..scripted::contact() };
+        let first_contact = (!self.has_link).then_some(contact);
         Accept { end, eid: scripted::eid("SHUNT"), first_contact }
     }
 

@@ -138,6 +138,21 @@ fn a_ring_that_is_withdrawn_in_use_resets() {
     world.exchanges(0, 0);
 }
 
+/// Between the agreement and the word to the worker.
+#[test]
+fn a_ring_that_is_withdrawn_before_both_ends_have_agreed_resets() {
+    let mut world = World::connected(1, size(0));
+    let (line, opened) = world.open(1, size(0));
+    world.settle();
+    world.kernel.confirm(line, &opened.unwrap());
+    world.kernel.forget(line);
+    world.settle();
+    assert_eq!(world.resets(), []);
+    assert!(!world.host.link().attach(1, OVER_TCP));
+    world.settle();
+    assert_eq!(world.resets(), [(1, Reset::Forgotten)]);
+}
+
 /// A kernel forgets the ring of a connection that is over: nothing is reset.
 #[test]
 fn a_ring_that_is_withdrawn_behind_the_end_resets_nothing() {

@@ -62,8 +62,6 @@ struct Open<P: Port> {
     key: RemoteKey,
     /// The kernel's.
     far: Remote,
-    /// The kernel was told of the own ring on the link, and not by the confirm.
-    is_announced: bool,
     is_attached: bool,
     /// The program was told that the connection is reset.
     is_reset: bool,
@@ -260,8 +258,7 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         let outgoing = register(&rings.outgoing, Access::Local)?;
         let incoming = register(&rings.incoming, Access::RemoteWrite)?;
         let rmb = incoming.as_remote();
-        let is_announced = accept.first_contact.is_none();
-        if let Some(link) = self.smc.as_mut().filter(|_| is_announced) {
+        if let Some(link) = self.smc.as_mut().filter(|_| accept.first_contact.is_none()) {
             link.announce(rmb, now);
         }
         self.next = self.next.wrapping_add(1);
@@ -272,7 +269,6 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             registered: Some(Registered { outgoing, incoming }),
             key: rmb.key,
             far: accept.end.rmb,
-            is_announced,
             is_attached: false,
             is_reset: false,
             is_left: false,
@@ -354,7 +350,9 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             return;
         };
         let Some(open) = place.take() else { return };
-        if let Some(link) = self.smc.as_mut().filter(|_| open.is_announced && self.cause.is_none())
+        // Before that the kernel has heard of no ring but by a confirm, and gives the link group up.
+        if self.is_active()
+            && let Some(link) = &mut self.smc
         {
             link.withdraw(open.key, now);
         }

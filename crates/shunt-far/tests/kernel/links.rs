@@ -200,6 +200,31 @@ fn a_connection_is_declined_behind_the_announcement_of_its_ring() {
     world.exchanges(2, line);
 }
 
+/// Its ring the kernel knows by the confirm. The link stays.
+#[test]
+fn the_connection_of_a_first_contact_is_abandoned() {
+    for is_confirmed in [true, false] {
+        let mut world = World::new(1, Faults::NONE, size(0));
+        let (line, opened) = world.open(0, size(0));
+        let end = opened.unwrap();
+        if is_confirmed {
+            world.kernel.confirm(line, &end);
+            world.settle();
+        }
+        let now = world.host.now;
+        world.host.link().abandon(0, now);
+        // It is no ring of a connection that ends.
+        world.kernel.breaks = true;
+        world.kernel.lines[line].connection = None;
+        world.settle();
+        let withdrawn = if is_confirmed { vec![end.rmb.key] } else { vec![] };
+        assert_eq!(world.kernel.withdrawn(), withdrawn);
+        assert!(world.host.is_on_tcp(0));
+        assert_eq!(world.host.link().is_active(), is_confirmed);
+        assert_eq!((world.host.link().registered(), world.host.link().cause()), (0, None));
+    }
+}
+
 #[test]
 fn a_ring_that_is_refused_is_told_of() {
     let mut world = World::connected(1, size(0));

@@ -297,11 +297,9 @@ impl Kernel {
             return;
         };
         for line in &mut self.lines {
-            if line.client.take_if(|key| keys.contains(key)).is_none() {
-                continue;
-            }
+            let is_named = line.client.take_if(|key| keys.contains(key)).is_some();
             let token = line.end.token;
-            let connection = line.connection();
+            let Some(connection) = line.connection.as_mut().filter(|_| is_named) else { continue };
             let state = connection.peer_state();
             assert!(state.is_closed || state.is_aborted, "{token}: the client is there");
             assert!(self.breaks || connection.is_closed(), "{token}: it would write");

@@ -46,7 +46,6 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
             (Phase::Over, _) => {}
             (_, Err(failure)) => self.fail(Cause::Request(failure)),
             (_, Ok(Done::Sent)) => self.sent_one(completion.id, now),
-            (Phase::Ending(_), Ok(Done::Received(_))) => {}
             (_, Ok(Done::Received(length))) => self.received(completion.id, length, now),
             // The kernel writes so with SMC-D alone.
             (_, Ok(Done::Written { .. })) => self.fail(Cause::Order),

@@ -131,6 +131,20 @@ fn a_quiet_server_is_asked_and_a_silent_one_given_up() {
     all_are_reset(&mut world, 2, Cause::Smc(link::Cause::Silent));
 }
 
+/// Also what is said of connections shows that a kernel lives.
+#[test]
+fn a_kernel_that_talks_is_not_asked() {
+    let mut world = World::connected(1, size(0));
+    world.settle();
+    let quiet = Settings::default().patience.quiet;
+    world.host.now += quiet / 2;
+    world.kernel.lines[0].given = 10;
+    world.settle();
+    let until = world.host.now + quiet;
+    assert_eq!(world.host.link().deadline(), Some(until));
+    assert_eq!(world.host.worker.deadline(), Some(until));
+}
+
 /// The device tells of nothing any more. A last message is not waited for without end.
 #[test]
 fn a_device_that_tells_nothing_is_given_up() {

@@ -153,6 +153,7 @@ fn the_kernel_aborts() {
     world.kernel.lines[1].given = 600;
     world.host.send(1, 100);
     world.settle();
+    world.sleep();
     // With bytes unread.
     world.kernel.lines[1].connection().close();
     world.settle();
@@ -225,10 +226,55 @@ fn a_program_that_leaves_the_ring_is_reset() {
         assert!(world.host.is_reset(1));
         assert_eq!(world.host.theirs(1).cons.heard.load(Ordering::Relaxed), 1 << 32 | 1);
         assert_eq!(peer_state(&mut world, 1), ABORTED);
+        // What the kernel says then is not told: the program's checks would find nothing.
+        world.kernel.lines[1].given = 10;
+        world.settle();
+        assert_eq!(world.host.theirs(1).cons.cons.load(Ordering::Relaxed), u64::MAX);
         world.host.close(1);
         world.kernel.lines[1].connection().close();
         is_free(&mut world, 1);
     }
+}
+
+/// The mark that leads into the ring is seen and passed, as by a far program.
+#[test]
+fn a_program_enters_the_ring() {
+    let mut world = World::connected(1, size(0));
+    world.settle();
+    let theirs = world.host.theirs(0);
+    assert_eq!(theirs.cons.heard.load(Ordering::Relaxed), 1 << 32 | 1);
+    assert_eq!(theirs.cons.marks_passed.load(Ordering::Relaxed), 1);
+    assert_eq!(theirs.prod.behind.load(Ordering::Relaxed), 1);
+}
+
+/// Its descriptors are gone without a word.
+#[test]
+fn a_program_that_lets_go_closes() {
+    let mut world = World::connected(2, size(0));
+    world.host.send(1, 400);
+    world.host.mine(1).setup.done.store(1, Ordering::Release);
+    world.host.tell(1);
+    world.settle();
+    assert_eq!(world.kernel.take(1, u32::MAX), 400);
+    assert!(peer_state(&mut world, 1).is_closed);
+    world.kernel.lines[1].connection().close();
+    is_free(&mut world, 1);
+}
+
+/// Its memory is not kept any longer than the kernel may write there.
+#[test]
+fn a_ring_is_let_go_of_before_its_program_lets_go() {
+    let mut world = World::connected(2, size(0));
+    world.settle();
+    let one = world.host.link().registered() / 2;
+    world.host.mine(1).prod.fin.store(1, Ordering::Release);
+    world.host.mine(1).ctl.closed.store(CLOSED, Ordering::Release);
+    world.host.tell(1);
+    world.kernel.lines[1].connection().close();
+    world.settle();
+    assert_eq!((world.host.link().registered(), world.host.link().connections()), (one, 2));
+    world.host.close(1);
+    is_free(&mut world, 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use shunt_smc::wire::llc::{DeleteLink, Llc, Reason, TestLink};
 use shunt_verbs::Refused;
 use shunt_verbs::fake::Faults;
 use shunt_verbs::port::Port;
-use shunt_verbs::value::{Loss, PacketNumber, RemoteKey};
+use shunt_verbs::value::{Failure, Loss, PacketNumber, RemoteKey};
 
 use crate::host::{OVER_TCP, SimMirror};
 use crate::{SLOTS, World, size};
@@ -56,6 +56,7 @@ fn the_server_ends_the_link() {
     for is_all in [true, false] {
         let mut world = World::connected(3, size(0));
         world.settle();
+        world.sleep();
         world.kernel.say(Llc::DeleteLink(DeleteLink {
             is_answer: false,
             is_all,
@@ -68,6 +69,11 @@ fn the_server_ends_the_link() {
         // Linux waits for no answer where all ends.
         assert_eq!(world.kernel.llc.heard.iter().any(asked), !is_all);
         all_are_reset(&mut world, 3, Cause::Smc(link::Cause::Deleted(Reason::PROGRAM)));
+        // The queue pair takes nothing any more.
+        assert_eq!(world.kernel.failure, None);
+        world.kernel.lines[0].given = 100;
+        world.settle();
+        assert_eq!(world.kernel.failure, Some(Failure::Retries));
     }
 }
 

@@ -16,6 +16,7 @@ mod scripted;
 mod server;
 mod streams;
 
+use shunt_far::News;
 use shunt_far::kernel::{Event, Name, NotOpened, Reset, Settings};
 use shunt_smc::wire::RmbSize;
 use shunt_smc::wire::clc::End;
@@ -119,6 +120,11 @@ impl World {
         assert!(self.host.link().attach(slot, OVER_TCP));
         self.host.enter(slot);
         line
+    }
+
+    /// All programs go to sleep.
+    fn sleep(&mut self) {
+        self.host.link().mirror_mut().woken.fill(News::default());
     }
 
     /// What has happened on the link.

@@ -223,3 +223,68 @@ impl KernelLane {
         self.connection.is_over() || (is_violated && self.has_said_abort)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shunt_shm::sync::AtomicU32;
+    use shunt_smc::wire::RmbSize;
+    use shunt_smc::wire::clc::{End, Host};
+    use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, Remote, RemoteKey};
+
+    use super::*;
+
+    const SIZE: RmbSize = RmbSize::SMALLEST;
+
+    fn lane() -> KernelLane {
+        let end = End {
+            host: Host { id: [1; 8], gid: Gid([2; 16]), mac: [3; 6] },
+            pair: PairNumber(4),
+            first_packet: PacketNumber::new(5),
+            mtu: Mtu::B1024,
+            rmb: Remote { address: 0x1_0000, key: RemoteKey(6) },
+            index: 1,
+            size: SIZE,
+            token: 7,
+        };
+        KernelLane::new(Connection::new(SIZE, &end))
+    }
+
+    /// A program leaves the ring just as its agent looks: it never hears that its switch point is seen.
+    #[test]
+    fn a_switch_point_between_two_looks_is_not_seen() {
+        const ROUNDS: u32 = 20_000;
+        let shared = Arc::new((Section::default(), AtomicU32::new(0), AtomicU32::new(0)));
+        let program = Arc::clone(&shared);
+        let program = std::thread::spawn(move || {
+            let (mine, round, done) = &*program;
+            for next in 1..=ROUNDS {
+                while round.load(Ordering::Acquire) != next {
+                    std::thread::yield_now();
+                }
+                (0..next % 100).for_each(|_| core::hint::spin_loop());
+                mine.prod.marks.store(2, Ordering::Release);
+                done.store(next, Ordering::Release);
+            }
+        });
+        let (mine, round, done) = &*shared;
+        for next in 1..=ROUNDS {
+            let mut lane = lane();
+            mine.prod.marks.store(1, Ordering::Release);
+            round.store(next, Ordering::Release);
+            let mut looks = 0;
+            while done.load(Ordering::Acquire) != next {
+                let gathered = lane.gather(mine, SIZE.bytes().into(), 1_000);
+                assert!(lane.said.heard <= 1, "{gathered:?}");
+                looks += 1;
+                if looks > 100 {
+                    std::thread::yield_now();
+                }
+            }
+            let left = lane.gather(mine, SIZE.bytes().into(), 1_000);
+            assert!(matches!(left, Err(Reset::Leaves)), "{left:?}");
+        }
+        program.join().unwrap();
+    }
+}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::Running;
 use shunt_far::link::Rings;
-use shunt_far::{Cause, Mirror, News, Settings};
+use shunt_far::{Cause, Mirror, News, Settings, kernel};
 use shunt_rdma::pool::{Failed, Pooled, Told};
 use shunt_shm::region::{Section, Side, shape};
 use shunt_shm::ring::{Content, RxCursor, Span, TxCursor, UNLIMITED};
@@ -379,4 +379,44 @@ fn both_ends_of_a_link_answer_when_asked() {
         std::thread::sleep(Duration::from_micros(100));
     }
     drop(two);
+}
+
+/// A region without a connection.
+#[derive(Debug, Default)]
+struct Vacant(Section);
+
+impl Mirror for Vacant {
+    fn side(&self, _: usize) -> Side {
+        Side::Client
+    }
+
+    fn slots(&self) -> usize {
+        1
+    }
+
+    fn ring(&self) -> u64 {
+        1 << 18
+    }
+
+    fn section(&self, _: usize, _: Side) -> &Section {
+        &self.0
+    }
+
+    fn wake(&mut self, _: usize, _: News) {}
+}
+
+#[test]
+fn what_happens_on_a_link_to_a_kernel_is_told_once() {
+    let running = Running::new(6);
+    let (port, (tell, told)) = (running.network.host(), channel());
+    let pool = Pooled::start(&port, 1, 4, SETTINGS, move |it| tell.send(it).unwrap()).unwrap();
+    pool.hand(move |worker, _| {
+        let (settings, first) = (kernel::Settings::default(), PacketNumber::new(5));
+        worker.add_kernel(NAME, &port, Vacant::default(), settings, first).unwrap();
+    });
+    pool.hand(|worker, _| worker.kernel_link(NAME).unwrap().fail(Cause::Told));
+    let down = told.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(down, Told::Kernel(NAME, kernel::Event::Down(Cause::Told))), "{down:?}");
+    drop(pool);
+    assert!(told.recv().is_err());
 }

@@ -6,8 +6,8 @@ use shunt_engine::events;
 use crate::activity;
 use crate::conn::Conn;
 use crate::contain::contain_uncancelled;
-use crate::epoll::instance::{Instance, flags_are_valid, kernel_event};
-use crate::epoll::state::Watch;
+use crate::epoll::instance::{Instance, flags_are_valid, kernel_event, kernel_event_of_inner};
+use crate::epoll::state::{Watch, is_asked_for};
 use crate::epoll::{reentrancy, table, wait};
 use crate::fds::fd_table::{self, Kind};
 use crate::fds::owner::owns_process_state;
@@ -188,7 +188,7 @@ fn watch_inner(
         let Some(index) = state.find(fd).or_else(|| state.reserve()) else {
             return errno::fail(libc::ENOSPC);
         };
-        let mut ours = kernel_event(index, false);
+        let mut ours = kernel_event_of_inner(index, asked.events);
         point!(epoll_ctl_locked);
         let result = kernel(Some(&mut ours));
         if result != 0 {
@@ -211,8 +211,14 @@ fn watch_inner(
         }
         instance.ring_if_awaited(&state);
     }
-    let _keep = KeepErrno::new();
-    inner.arm_for_others();
+    if is_asked_for(asked.events) {
+        let _keep = KeepErrno::new();
+        inner.arm_for_others();
+        if instance.sharers.are_asleep() {
+            // Who sleeps in the outer one has not looked there, and the kernel knows of rings alone.
+            inner.ring_own(&inner.lock());
+        }
+    }
     0
 }
 

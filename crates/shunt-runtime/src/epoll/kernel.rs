@@ -8,9 +8,9 @@ use shunt_engine::conn::repeated::are_known;
 use shunt_engine::events;
 
 use crate::conn::KERNEL_HINT;
-use crate::epoll::instance::{Instance, kernel_event};
+use crate::epoll::instance::{Instance, kernel_event, kernel_event_of_inner};
 use crate::epoll::out::{Limits, Out};
-use crate::epoll::state::{State, Watch};
+use crate::epoll::state::{State, Watch, is_asked_for};
 use crate::epoll::{Ours, untag};
 use crate::point;
 use crate::stream::{tcp, trim};
@@ -151,6 +151,16 @@ pub fn await_room(epfd: c_int, (index, watch): (usize, &Watch), before: Option<S
     });
     if waits_for_room {
         let mut event = kernel_event(index, true);
+        // SAFETY: the event is valid.
+        unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, watch.fd, &raw mut event) };
+    }
+}
+
+/// Tells the kernel that another instance, of which has just been told, is asked for no more
+/// (`EPOLLONESHOT`). `before`: what was asked until then.
+pub fn was_told_once(epfd: c_int, (index, watch): (usize, &Watch), before: u32) {
+    if watch.inner.is_some() && is_asked_for(before) && !is_asked_for(watch.interest) {
+        let mut event = kernel_event_of_inner(index, watch.interest);
         // SAFETY: the event is valid.
         unsafe { next::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, watch.fd, &raw mut event) };
     }

@@ -22,7 +22,7 @@ use shunt_shm::doorbell::RUNG;
 use crate::control::bells::COMMON;
 use crate::control::link;
 use crate::epoll::instance::Instance;
-use crate::epoll::state::{Inner, State};
+use crate::epoll::state::{Inner, State, is_asked_for};
 use crate::epoll::{Ours, all, get, tag, wait as waiting};
 use crate::fds::own_fds::adopt;
 use crate::stream::tcp;
@@ -235,9 +235,9 @@ impl Instance {
             return;
         }
         let mut state = self.lock();
-        let all: Vec<_> = state.inner().collect();
-        for (index, set) in all {
-            if set.instance == inner.index() {
+        for index in state.sets.clone() {
+            let watched = state.get(index).and_then(|watch| watch.inner);
+            if watched.is_some_and(|set| set.instance == inner.index()) {
                 self.forget_watch(&mut state, index);
             }
         }
@@ -245,9 +245,13 @@ impl Instance {
 }
 
 impl State {
-    /// The instances that are watched, with the numbers of their watches.
+    /// The instances that are watched and asked for, with the numbers of their watches. Of the others
+    /// nobody is to hear: neither do they keep a thread awake, nor do they wake one.
     fn inner(&self) -> impl Iterator<Item = (usize, Inner)> + '_ {
-        self.sets.iter().filter_map(|i| Some((*i, self.watches.get(*i)?.as_ref()?.inner?)))
+        self.sets.iter().filter_map(|index| {
+            let watch = self.watches.get(*index)?.as_ref()?;
+            Some((*index, watch.inner?)).filter(|_| is_asked_for(watch.interest))
+        })
     }
 
     /// The watches that are parked.

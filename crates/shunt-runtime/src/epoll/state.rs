@@ -50,6 +50,11 @@ pub struct Inner {
     pub seen: u32,
 }
 
+/// Whether this interest in another instance asks whether it is readable, which is all that one can be.
+pub const fn is_asked_for(interest: u32) -> bool {
+    interest & (events::IN | events::RDNORM) != 0
+}
+
 /// One registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {

@@ -336,6 +336,7 @@ fn look(epfd: c_int, state: &mut State, index: usize, out: &mut Out) {
     let Some(ready) = readiness(watch, look, shared) else { return };
     let verdict = report(wanted, ready);
     watch.interest = verdict.interest;
+    kernel::was_told_once(epfd, (index, watch), wanted);
     let asks = wanted & events::OUT != 0 && ready & events::OUT == 0;
     if asks {
         point!(epoll_found_no_room);

@@ -10,7 +10,7 @@ use crate::conn::Conn;
 use crate::control::endpoint::Endpoint;
 use crate::control::link::{self, Link};
 use crate::epoll::instance::Instance;
-use crate::epoll::state::{Watch, Watched};
+use crate::epoll::state::{Watch, Watched, is_asked_for};
 use crate::epoll::{Ours, tag};
 use crate::fds::own_fds::OwnFd;
 use crate::system::abi::{c_int, epoll_event};
@@ -174,6 +174,14 @@ pub fn kernel_event(watch: usize, room: bool) -> epoll_event {
     let events = events::IN | events::PRI | events::RDHUP | events::ET;
     let events = if room { events | events::OUT } else { events };
     epoll_event { events, u64: tag(Ours::Watch(watch)) }
+}
+
+/// What the kernel is asked about another instance with this interest: of one that is not asked for, each
+/// ring of its doorbells would wake a thread that has nothing to report.
+pub fn kernel_event_of_inner(watch: usize, interest: u32) -> epoll_event {
+    let event = kernel_event(watch, false);
+    let events = if is_asked_for(interest) { event.events } else { events::ET };
+    epoll_event { events, ..event }
 }
 
 /// Whether the kernel takes these flags for this operation (`fs/eventpoll.c`): it is not asked about

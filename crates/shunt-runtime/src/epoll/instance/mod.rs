@@ -27,7 +27,7 @@ use crate::system::abi::{c_int, epoll_event};
 use crate::system::clock;
 use crate::system::next;
 
-pub use conversion::{flags_are_valid, kernel_event};
+pub use conversion::{flags_are_valid, kernel_event, kernel_event_of_inner};
 pub use watches::SEVERAL;
 
 /// Link groups of which a vector tells before an instance takes another one.

@@ -8,20 +8,28 @@ use std::time::Duration;
 use libc::c_int;
 use shunt_functional::sys::{self, Epoll};
 
+use crate::nested;
 use crate::probe::{
     Pair, Probe, address, done, drain, fill, listener, recv_soon, settle, try_recv,
 };
 use crate::readiness::bits;
 
-const IN: u32 = libc::EPOLLIN.cast_unsigned();
+/// Of the C name.
+pub const IN: u32 = libc::EPOLLIN.cast_unsigned();
 const OUT: u32 = libc::EPOLLOUT.cast_unsigned();
-const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
-const ET: u32 = libc::EPOLLET.cast_unsigned();
-const ONESHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
+/// Of the C name.
+pub const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
+/// Of the C name.
+pub const ET: u32 = libc::EPOLLET.cast_unsigned();
+/// Of the C name.
+pub const ONESHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
-const ADD: i32 = libc::EPOLL_CTL_ADD;
-const MOD: i32 = libc::EPOLL_CTL_MOD;
-const DEL: i32 = libc::EPOLL_CTL_DEL;
+/// Of the C name.
+pub const ADD: i32 = libc::EPOLL_CTL_ADD;
+/// Of the C name.
+pub const MOD: i32 = libc::EPOLL_CTL_MOD;
+/// Of the C name.
+pub const DEL: i32 = libc::EPOLL_CTL_DEL;
 
 /// The checks.
 pub fn run(p: &mut Probe) -> io::Result<()> {
@@ -34,7 +42,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     members_that_go(p)?;
     mixed(p)?;
     order(p)?;
-    nested(p)?;
+    nested::run(p)?;
     exclusive(p)?;
     exclusive_before_connect(p)?;
     no_room(p)?;
@@ -54,7 +62,8 @@ pub fn look(epoll: &mut Epoll, millis: u64) -> io::Result<String> {
     Ok(if shown.is_empty() { "nothing".into() } else { shown.join(" ") })
 }
 
-fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+/// Sends, and lets it arrive.
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
     sys::write(fd, bytes)?;
     settle();
     Ok(())
@@ -328,92 +337,6 @@ fn asked_for_nothing(p: &Probe) -> io::Result<()> {
         sys::shutdown(pair.c(), libc::SHUT_WR)?;
         p.say("nothing asked: both ends", look(&mut epoll, 1000)?);
     }
-    Ok(())
-}
-
-fn nested(p: &Probe) -> io::Result<()> {
-    let pair = p.pair()?;
-    let mut inner = Epoll::new(8)?;
-    inner.control(ADD, pair.s(), IN, 1)?;
-    let mut outer = Epoll::new(8)?;
-    outer.control(ADD, inner.as_raw_fd(), IN, 2)?;
-    let mut fds = [libc::pollfd { fd: inner.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    p.say("nested: nothing there", look(&mut outer, 0)?);
-    p.result("poll of an epoll: nothing", sys::poll(&mut fds, Some(Duration::ZERO)));
-    send(pair.c(), b"x")?;
-    p.say("nested: data", look(&mut outer, 1000)?);
-    p.result("poll of an epoll: data", sys::poll(&mut fds, Some(Duration::from_secs(1))));
-    p.result("select of an epoll: data", sys::select(&mut fds, Some(Duration::from_secs(1))));
-    p.say("nested: inner", look(&mut inner, 0)?);
-    p.say("nested: data, again", look(&mut outer, 0)?);
-    try_recv(pair.s(), 10)?;
-    p.say("nested: read", look(&mut outer, 0)?);
-    p.result("poll of an epoll: read", sys::poll(&mut fds, Some(Duration::ZERO)));
-    p.result("select of an epoll: read", sys::select(&mut fds, Some(Duration::ZERO)));
-    // Read before anybody has asked.
-    send(pair.c(), b"x")?;
-    try_recv(pair.s(), 10)?;
-    p.say("nested: read at once", look(&mut outer, 0)?);
-    p.result("poll of an epoll: read at once", sys::poll(&mut fds, Some(Duration::ZERO)));
-    // Asleep in the outer one when the data comes.
-    let fd = pair.c();
-    let found = thread::scope(|scope| {
-        scope.spawn(move || {
-            thread::sleep(Duration::from_millis(30));
-            sys::write(fd, b"x")
-        });
-        look(&mut outer, 3000)
-    })?;
-    p.say("nested: woken", found);
-    try_recv(pair.s(), 10)?;
-    let n = thread::scope(|scope| {
-        scope.spawn(move || {
-            thread::sleep(Duration::from_millis(30));
-            sys::write(fd, b"x")
-        });
-        sys::poll(&mut fds, Some(Duration::from_secs(3)))
-    });
-    p.result("poll of an epoll: woken", n);
-    nested_ends(p, inner, outer, pair)
-}
-
-/// More of [`nested`]: edges, a kernel's descriptor beside the socket, an inner set that goes.
-fn nested_ends(p: &Probe, mut inner: Epoll, mut outer: Epoll, pair: Pair) -> io::Result<()> {
-    try_recv(pair.s(), 10)?;
-    p.say("nested: empty again", look(&mut outer, 0)?);
-    let event = sys::eventfd()?;
-    inner.control(ADD, event.as_raw_fd(), IN, 3)?;
-    p.say("nested: an eventfd", look(&mut outer, 0)?);
-    sys::write(event.as_raw_fd(), &1u64.to_ne_bytes())?;
-    p.say("nested: the eventfd", look(&mut outer, 0)?);
-    p.say("nested: inner", look(&mut inner, 0)?);
-    sys::read(event.as_raw_fd(), &mut [0; 8])?;
-    p.say("nested: the eventfd read", look(&mut outer, 0)?);
-    outer.control(MOD, inner.as_raw_fd(), IN | ET, 4)?;
-    p.say("nested edge: nothing", look(&mut outer, 0)?);
-    send(pair.c(), b"x")?;
-    p.say("nested edge: data", look(&mut outer, 0)?);
-    p.say("nested edge: again", look(&mut outer, 0)?);
-    send(pair.c(), b"y")?;
-    p.say("nested edge: more", look(&mut outer, 0)?);
-    outer.control(MOD, inner.as_raw_fd(), IN | ONESHOT, 5)?;
-    p.say("nested one-shot: data", look(&mut outer, 0)?);
-    p.say("nested one-shot: again", look(&mut outer, 0)?);
-    outer.control(MOD, inner.as_raw_fd(), IN, 6)?;
-    inner.control(DEL, pair.s(), 0, 0)?;
-    p.say("nested: the member is gone", look(&mut outer, 0)?);
-    inner.control(ADD, pair.s(), IN | RDHUP, 7)?;
-    p.say("nested: the member is back", look(&mut outer, 0)?);
-    // Under another number.
-    let copy = sys::dup(inner.as_raw_fd())?;
-    drop(inner);
-    try_recv(pair.s(), 10)?;
-    p.say("nested: read, known by a copy", look(&mut outer, 0)?);
-    drop(pair.client);
-    settle();
-    p.say("nested: peer closed", look(&mut outer, 1000)?);
-    drop(copy);
-    p.say("nested: inner is gone", look(&mut outer, 0)?);
     Ok(())
 }
 

@@ -31,6 +31,7 @@ mod killed;
 mod lifetimes;
 mod limited;
 mod memory;
+mod nested;
 mod others;
 mod pinned;
 mod probe;

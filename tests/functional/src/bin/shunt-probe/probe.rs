@@ -134,8 +134,8 @@ pub fn sleeper() -> (impl FnOnce() + Send, Sleeper) {
 }
 
 impl Sleeper {
-    /// Waits until it sleeps and goes on doing so, on however busy a machine.
-    pub fn sleeps(self) -> io::Result<()> {
+    /// Waits until it sleeps and goes on doing so, on however busy a machine. Which thread it is.
+    pub fn sleeps(self) -> io::Result<libc::pid_t> {
         const LOOKS: u32 = 3;
         let tid = self.0.recv_timeout(PATIENCE).map_err(io::Error::other)?;
         let started = Instant::now();
@@ -149,7 +149,7 @@ impl Sleeper {
             before = now;
             thread::sleep(SETTLE * 2);
         }
-        Ok(())
+        Ok(tid)
     }
 }
 

@@ -30,8 +30,9 @@ use crate::wire::clc::{
     self, Accept, Confirm, Decline, Diagnosis, End, FirstContact, HEADER, Kind, Proposal,
 };
 
-/// How long a server may take to answer (`smc_clc.h`: `CLC_WAIT_TIME`).
-pub const PATIENCE: Duration = Duration::from_secs(6);
+/// How long a server may take to answer. The kernel's clients wait 6 s (`smc_clc.h`: `CLC_WAIT_TIME`), and go on over TCP then, where
+/// this one fails. A server agrees with one client after another.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Fewest connections of a link group (`smc_core.h`: `SMC_CONN_PER_LGR_MIN`).
 const FEWEST_CONNECTIONS: u8 = 16;

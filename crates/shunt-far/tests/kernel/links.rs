@@ -5,6 +5,7 @@ use std::time::Duration;
 use shunt_far::kernel::{Event, Name, NotOpened, Reset, Settings};
 use shunt_far::{Cause, KernelLink};
 use shunt_shm::sync::Ordering;
+use shunt_smc::handshake::PATIENCE;
 use shunt_smc::link;
 use shunt_smc::wire::clc::Diagnosis;
 use shunt_smc::wire::llc::{DeleteLink, Llc, Reason, TestLink};
@@ -422,7 +423,7 @@ fn a_first_contact_without_a_word_on_the_link_is_given_up() {
     let mut world = World::new(1, Faults::NONE, size(0));
     let (_, opened) = world.open(0, size(0));
     opened.unwrap();
-    world.host.now += Duration::from_secs(5);
+    world.host.now += PATIENCE - Duration::from_secs(1);
     world.settle();
     assert_eq!(world.events(), []);
     world.host.now += Duration::from_secs(1);

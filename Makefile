@@ -161,7 +161,7 @@ test-points: deps-test all points
 
 # The last commit of each older version with which this one works together (docs/upgrade.md), the oldest first: built beside it, in
 # little time. Their files are new each time, or cargo would take one version's for the other's.
-NEIGHBOURS ?= dec5873^ a1f0564
+NEIGHBOURS ?= dec5873^ a1f0564 2cbe6f08
 OLD := $(TARGET)/neighbour
 
 .PHONY: test-upgrade

@@ -229,6 +229,15 @@ pub enum Request<'a> {
         /// Which.
         listener: ListenerId,
     },
+    /// "I am about to connect this socket to a server that speaks the kernel's SMC-R, and to propose that in my region." fds: the
+    /// socket. Its SYN is marked from now on: so no byte may go over TCP before the agent has answered the proposal.
+    /// Since [`crate::version::MARKS_SINCE`].
+    Mark {
+        /// The region, of [`Reply::LinkedToKernel`].
+        region: RegionId,
+        /// The slot in it.
+        slot: u32,
+    },
 }
 
 /// What the agent answers.
@@ -242,7 +251,7 @@ pub enum Reply {
         /// Bytes of memory that its control groups let it have; `u64::MAX`: no limit.
         memory: u64,
     },
-    /// To `Tool`, `Unlisten`, `Bequeath`, `Detach`, `Unexport`, `Await`, `Offer`, `Arrive`. No fds.
+    /// To `Tool`, `Unlisten`, `Bequeath`, `Detach`, `Unexport`, `Await`, `Offer`, `Arrive`, `Mark`. No fds.
     Done,
     /// To `Listen`. fds: the listener's proposal table.
     Listening {
@@ -341,6 +350,16 @@ pub enum Reply {
     Capturing {
         /// The capture's place among the rings of each program.
         place: u8,
+    },
+    /// As [`Self::LinkedShared`], to a server that speaks the kernel's SMC-R: sockets are to be marked before they connect
+    /// ([`Request::Mark`]).
+    LinkedToKernel {
+        /// The region's name.
+        region: RegionId,
+        /// Where the listener's proposal table is in the memory, in bytes.
+        table: u64,
+        /// Where the region is.
+        at: u64,
     },
 }
 

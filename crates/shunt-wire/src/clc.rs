@@ -36,6 +36,9 @@ pub enum Answer {
     None = 0,
     /// Accepted: both directions may move to the ring.
     Accepted = 1,
+    /// There is no acceptor: the connection stays on TCP. Only where the agent is the acceptor: the server does not speak the
+    /// kernel's SMC-R.
+    Declined = 2,
 }
 
 impl Answer {
@@ -45,6 +48,7 @@ impl Answer {
         match code {
             0 => Some(Self::None),
             1 => Some(Self::Accepted),
+            2 => Some(Self::Declined),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use core::ops::RangeInclusive;
 
 /// Version of everything that two Shunt components share: the agent's messages and the layout of the shared memory.
 /// It changes with either.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// The oldest version with which components of this one work together. Between the two, changes have only been added: requests
 /// that are not made to the older one, and words of memory that it does not use, where nothing else has moved. A change that is
@@ -23,6 +23,9 @@ pub const BEQUEATH_SINCE: u32 = 9;
 
 /// The first version whose libraries know that the link to another host may be behind the kernel's connection, and tell of proposals.
 pub const HOSTS_SINCE: u32 = 9;
+
+/// The first version whose libraries have sockets marked, and wait for the answer to a proposal.
+pub const MARKS_SINCE: u32 = 10;
 
 /// The versions that a component of this one speaks.
 pub const SPOKEN: RangeInclusive<u32> = OLDEST_VERSION..=PROTOCOL_VERSION;

@@ -47,6 +47,7 @@ fn golden_requests() {
         (Request::Capture { snap: 300, port: 6379 }, &[23, 0xac, 0x02, 0xeb, 0x31]),
         (Request::Captured, &[24]),
         (Request::Bequeath { listener: 128 }, &[26, 0x80, 0x01]),
+        (Request::Mark { region: 128, slot: 3 }, &[27, 0x80, 0x01, 3]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -84,6 +85,7 @@ fn golden_replies() {
         (Reply::Added { vector: 63 }, &[17, 63]),
         (Reply::Bell, &[18]),
         (Reply::Capturing { place: 3 }, &[19, 3]),
+        (Reply::LinkedToKernel { region: 8, table: 9, at: 10 }, &[20, 8, 9, 10]),
     ];
     for (message, packet) in golden {
         assert_eq!(bytes(message), *packet, "{message:?}");
@@ -120,7 +122,7 @@ fn a_version_is_read_from_messages_of_any_shape() {
 }
 
 fn requests() -> impl Strategy<Value = (u8, u64, u64, u32, String)> {
-    (0..26_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
+    (0..27_u8, any::<u64>(), any::<u64>(), any::<u32>(), "\\PC{0,64}")
 }
 
 fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
@@ -153,6 +155,7 @@ fn request((kind, a, b, c, text): &(u8, u64, u64, u32, String)) -> Request<'_> {
         22 => Request::Capture { snap: *c, port: 6379 },
         23 => Request::Captured,
         24 => Request::Bequeath { listener: *a },
+        25 => Request::Mark { region: *a, slot: *c },
         _ => Request::Status,
     }
 }
@@ -189,6 +192,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         far_bells().prop_map(|bells| Reply::BellsShared { bells }),
         Just(Reply::Invited),
         any::<u8>().prop_map(|place| Reply::Capturing { place }),
+        (any::<u64>(), any::<u64>(), any::<u64>())
+            .prop_map(|(region, table, at)| Reply::LinkedToKernel { region, table, at }),
     ]
 }
 

@@ -58,6 +58,13 @@ impl End<'_> {
         (answer == Some(Answer::Accepted)).then(|| setup.endpoint.load(Relaxed))
     }
 
+    /// The agent has answered that nobody takes the connection up.
+    #[must_use]
+    pub fn is_declined(&self) -> bool {
+        let answer = Answer::from_code(self.theirs.setup.state.load(Acquire));
+        answer == Some(Answer::Declined)
+    }
+
     /// It has the acceptor's doorbells, and says so.
     pub fn has_met(&self) {
         self.mine.setup.state.store(Proposal::Active as u32, Release);

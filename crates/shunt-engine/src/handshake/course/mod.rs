@@ -285,12 +285,21 @@ fn look_for_answer(host: &impl Course) -> Phase {
     if let Some(phase) = answered(host) {
         return phase;
     }
+    // Whoever has declined has taken the proposal.
+    if is_declined(host) {
+        host.decline(Reason::PeerNotShunted);
+        return Phase::Tcp;
+    }
     // Where the acceptor was quicker its answer is on the way.
     if !has_enough(host) || owes_reset(host) || !host.withdraw() {
         return Phase::Proposed;
     }
     host.decline(Reason::NotAccepted);
     Phase::Tcp
+}
+
+fn is_declined(host: &impl Course) -> bool {
+    host.end().is_some_and(|end| end.is_declined())
 }
 
 /// An active connection whose link group this process does not have: it was promoted by the parent
@@ -318,7 +327,7 @@ pub enum AtEnd {
 pub fn ends(host: &impl Course) -> AtEnd {
     match phase(host) {
         Phase::Tcp => AtEnd::GivesBack,
-        Phase::Proposed if host.withdraw() => AtEnd::GivesBack,
+        Phase::Proposed if is_declined(host) || host.withdraw() => AtEnd::GivesBack,
         Phase::Candidate => {
             withdraw_offer(&host.record().id);
             AtEnd::Tells

@@ -376,6 +376,19 @@ fn a_client_that_has_waited_long_takes_its_proposal_back() {
 }
 
 #[test]
+fn a_client_whose_proposal_was_declined_waits_no_longer() {
+    let way = Way::client();
+    let answer = &way.memory.end().theirs.setup.state;
+    answer.store(Answer::Declined as u32, Relaxed);
+    assert_eq!(poll_handshake(&way), Phase::Proposed, "who only looks gives nothing up");
+    assert_eq!(advance(&way), Phase::Tcp);
+    assert_eq!(way.did(), [Did::Declined(Reason::PeerNotShunted)], "who declines has taken it");
+    let way = Way::client();
+    way.memory.end().theirs.setup.state.store(Answer::Declined as u32, Relaxed);
+    assert_eq!((ends(&way), way.did()), (AtEnd::GivesBack, vec![]));
+}
+
+#[test]
 fn an_acceptor_that_was_quicker_is_waited_for() {
     let mut way = Way::client();
     way.cannot_withdraw = true;

@@ -93,6 +93,8 @@ flags! {
     ELSEWHERE,
     /// The peer is on another host, and this host's agent writes what the peer would: it alone is believed about the link between them.
     HOSTED,
+    /// The peer is a kernel's SMC-R: the connection cannot go back to TCP.
+    STAYS,
     /// The connection was promoted at least once.
     WAS_SHUNTED,
 

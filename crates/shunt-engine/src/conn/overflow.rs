@@ -13,7 +13,8 @@ use shunt_shm::arena::Record;
 use shunt_shm::doorbell::AWAKE;
 use shunt_shm::ring::{TxCursor, UNLIMITED};
 
-use crate::conn::End;
+use crate::conn::flags::STAYS;
+use crate::conn::{End, has};
 
 /// Time without progress after which a sender goes on over TCP, in units of 1024 ns: about 30 ms.
 const PATIENCE: u32 = 30_000;
@@ -37,7 +38,7 @@ pub enum Full {
     Overflows,
     /// Waits, and looks again when the rest of its patience is over, in units of 1024 ns.
     WaitsFor(u32),
-    /// Waits for as long as it takes: the program's own limit is reached.
+    /// Waits for as long as it takes: the program's own limit is reached, or there is no way over TCP.
     Waits,
 }
 
@@ -45,6 +46,9 @@ impl End<'_> {
     /// There is no room in the ring at the time `now`, in nanoseconds.
     pub fn notes_no_room(&self, now: u64) -> Full {
         let tx = &self.record.tx;
+        if has(self.record, STAYS) {
+            return Full::Waits;
+        }
         // What the program has set may be more than a ring holds.
         let limit = self.limit();
         if limit != UNLIMITED && tx.cursor.in_flight() >= limit {
@@ -112,6 +116,7 @@ pub fn is_watched(record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conn::put;
     use crate::model::Memory;
 
     const MS: u64 = 1_000_000;
@@ -173,6 +178,17 @@ mod tests {
         memory.send(1);
         assert_eq!(end.notes_no_room(500 * MS), Full::Waits);
         assert_eq!(end.next_look_for_room(500 * MS), None);
+    }
+
+    #[test]
+    fn one_without_a_way_back_waits() {
+        let memory = Memory::default();
+        let end = memory.end();
+        put(end.record, STAYS, true);
+        for at in [5, 500, 50_000] {
+            assert_eq!(end.notes_no_room(at * MS), Full::Waits);
+            assert_eq!(end.next_look_for_room(at * MS), None);
+        }
     }
 
     #[test]

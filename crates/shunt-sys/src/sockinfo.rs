@@ -224,6 +224,13 @@ pub fn asks_for_kernel(fd: impl AsFd) -> bool {
     tells_times_of_sending(&fd) || peeks_at_an_offset(&fd) || is_paced(fd)
 }
 
+/// True when connect(2) returns before there is a SYN, and the first bytes go with that (`TCP_FASTOPEN_CONNECT`).
+#[must_use]
+pub fn connects_with_bytes(fd: impl AsFd) -> bool {
+    let word = option_words(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
+    word.is_ok_and(|[is_set]| is_set != 0)
+}
+
 /// True when the kernel raises signals for what happens to the file (`O_ASYNC`).
 pub fn raises_signals(fd: impl AsFd) -> bool {
     /// Rustix knows it as another system's alone.

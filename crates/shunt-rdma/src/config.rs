@@ -7,6 +7,7 @@ use std::str::FromStr;
 use shunt_peer::{KeyError, PublicKey, SecretKey};
 
 use crate::device::Wanted;
+use crate::kernels::Servers;
 
 /// Where agents listen for each other, unless they are told: the number of the RFC that describes SMC-R.
 pub const PORT: u16 = 7609;
@@ -61,6 +62,8 @@ pub struct Config {
     pub peers: Vec<PeerName>,
     /// When connections are promoted.
     pub promote: Promote,
+    /// Servers that speak the kernel's SMC-R; `None`: none are named.
+    pub servers: Option<Servers>,
 }
 
 /// Where an agent listens, unless it is told: at all addresses.

@@ -8,6 +8,7 @@
 //! * [`device`]: which device, and why there is none.
 //! * [`report`]: what it knows.
 //! * [`pool`]: threads that serve link groups.
+//! * [`kernels`]: servers that speak the kernel's SMC-R.
 //!
 //! * [`memory`]: where programs of this host find those of others.
 //!
@@ -24,6 +25,7 @@ mod error;
 mod groups;
 mod hub;
 mod judge;
+pub mod kernels;
 pub mod key_file;
 mod lane;
 mod links;

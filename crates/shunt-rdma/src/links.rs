@@ -1,5 +1,6 @@
 //! The links of all link groups: workers, queue pairs, registered memory.
 
+mod kernels;
 mod measure;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use shunt_far::kernel;
 use shunt_far::lane::Rest;
 use shunt_far::link::{Ended, Load, NotOpened, Rings, Settlement};
 use shunt_far::placement::{PerGroup, Place as Queue, Placement};
@@ -16,11 +18,13 @@ use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
 use shunt_peer::PublicKey;
 use shunt_peer::message::{self, Refusal};
 use shunt_shm::region::{Geometry, Side};
+use shunt_smc::wire::clc::{Diagnosis, End};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{Loss, PacketNumber, PairNumber, PeerPair, Remote};
 use shunt_verbs::{Memory, Refused};
 use tracing::warn;
 
+use crate::kernels::groups::At;
 use crate::mirror::{Bells, Lanes, Place};
 use crate::pool::{Pooled, Told};
 use crate::sampling::Samples;
@@ -50,6 +54,8 @@ pub(crate) enum Outcome {
     Attached(Name, usize, bool),
     /// Connections of a link that has failed are settled: what the peer is to be sent, and the places of those that are not yet.
     Settled(Name, Vec<(message::Place, Rest)>, Vec<usize>),
+    /// A connection that a server with SMC-R has accepted is ready at this end: what is to be confirmed. Or it cannot be.
+    KernelOpened(u64, At, Result<End, Diagnosis>),
     /// What a worker tells of itself.
     Told(Told),
     /// All links are at rest, or not, as this one is to be measured.
@@ -89,6 +95,8 @@ pub(crate) struct Links<P: Port> {
     bells: Arc<Bells>,
     /// Connections that have memory registered.
     lanes: usize,
+    /// Links to servers that speak the kernel's SMC-R.
+    kernels: usize,
     placement: Placement<Name>,
     placed: BTreeMap<Name, Placed>,
     /// Those with memory to measure with.
@@ -121,12 +129,13 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         let bells = Arc::new(Bells::new(Arc::clone(&shared.memory)));
         shared.memory.set_workers(workers.iter().map(|it| Arc::clone(it.ear())).collect());
         let (port, placed, scratches) = (Some(port), BTreeMap::new(), BTreeSet::new());
-        let (lanes, next) = (0, 0);
+        let (lanes, kernels, next) = (0, 0, 0);
         Ok(Self {
             port,
             workers,
             bells,
             lanes,
+            kernels,
             placement,
             placed,
             scratches,
@@ -183,6 +192,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
             return 0;
         }
         self.placed.len() as u64 * SETTINGS.registered() as u64
+            + self.kernels as u64 * kernel::Settings::default().registered() as u64
             + self.lanes as u64 * RINGS
             + self.scratched()
     }
@@ -202,10 +212,8 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
             return shared.wake();
         }
         let bells = Arc::clone(&self.bells);
+        let first = first_packet();
         self.workers[place.queue].hand(move |worker, _| {
-            let random = std::hash::RandomState::new().build_hasher().finish();
-            #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
-            let first = PacketNumber::new(random as u32);
             let made = worker.add(link, &port, Lanes::new(bells, SLOTS), SETTINGS, first);
             let _ = tell.send(Outcome::Made(name, link, made));
             shared.wake();
@@ -404,18 +412,31 @@ fn abandon_on<P: Port>(link: &mut Link<P, Lanes>, slot: usize) {
     }
 }
 
+/// Both rings of a connection. `None`: they cannot be mapped.
+fn rings(at: &Place) -> Option<Rings> {
+    let memory = Memory::rings(&at.region, at.slot)?;
+    let ring = |receiver: Side| {
+        let len = Geometry::Device.ring();
+        receiver as usize * len..(receiver as usize + 1) * len
+    };
+    Some(Rings { memory, outgoing: ring(at.side.other()), incoming: ring(at.side) })
+}
+
+/// The number of a queue pair's first packet.
+fn first_packet() -> PacketNumber {
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
+    let first = PacketNumber::new(random as u32);
+    first
+}
+
 fn open_on<P: Port>(
     link: &mut Link<P, Lanes>,
     port: &P,
     (slot, generation): (usize, u32),
     at: Place,
 ) -> Result<(Remote, u32), Refusal> {
-    let memory = Memory::rings(&at.region, at.slot).ok_or(Refusal::Failed)?;
-    let ring = |receiver: Side| {
-        let len = Geometry::Device.ring();
-        receiver as usize * len..(receiver as usize + 1) * len
-    };
-    let rings = Rings { memory, outgoing: ring(at.side.other()), incoming: ring(at.side) };
+    let rings = rings(&at).ok_or(Refusal::Failed)?;
     if link.mirror().place(slot).is_some() {
         return Err(Refusal::Failed);
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -40,6 +41,8 @@ pub struct SharedMemory {
     lines: Mutex<Vec<Option<Arc<OwnedFd>>>>,
     workers: Mutex<Vec<Arc<OwnedFd>>>,
     news: Mutex<Vec<News>>,
+    /// By which number servers with the kernel's SMC-R are known there; 0: they are not.
+    kernels: AtomicU16,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,6 +64,7 @@ impl SharedMemory {
             lines: Mutex::new(vec![None; LINES]),
             workers: Mutex::default(),
             news: Mutex::default(),
+            kernels: AtomicU16::new(0),
         })
     }
 
@@ -81,6 +85,16 @@ impl SharedMemory {
     #[must_use]
     pub const fn agent(&self) -> u16 {
         AGENT
+    }
+
+    /// True for the number by which servers with the kernel's SMC-R are known there.
+    #[must_use]
+    pub fn is_kernels(&self, peer: u16) -> bool {
+        peer != 0 && peer == self.kernels.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_kernels(&self, peer: u16) {
+        self.kernels.store(peer, Ordering::Release);
     }
 
     /// Interrupt vectors of the agent's member.

@@ -8,8 +8,10 @@ use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::doorbell::{self, ON_QUEUE, futex_wake};
 use shunt_shm::ivshmem::{Control, Home, far_vector, offset};
 use shunt_shm::region::{Geometry, Region, Section, Side, queue_code, queue_place};
+use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 use shunt_wire::agent::{EndpointId, RegionId};
+use shunt_wire::clc::Answer;
 
 use crate::memory::{AGENT, SharedMemory};
 
@@ -117,6 +119,24 @@ impl Lanes {
         let code = queue_code(watch.lane, 0);
         *self.places.get_mut(slot)? = Some(place);
         Some(code)
+    }
+
+    /// Answers the program of a connection that the agent takes up: it goes into the ring, and says what it publishes there. `use_` is the
+    /// number of the use of its place.
+    pub(crate) fn accepts(&self, slot: usize, use_: u32) {
+        let Some(place) = self.place(slot) else { return };
+        let Some(watch) = self.watches.iter().find(|watch| watch.name == place.name) else {
+            return;
+        };
+        let theirs = place.section(place.side.other());
+        theirs.setup.generation.store(use_, Ordering::Relaxed);
+        theirs.setup.endpoint.store(place.endpoint, Ordering::Relaxed);
+        theirs.ctl.queue.store(queue_code(watch.lane, 0), Ordering::Relaxed);
+        theirs.ctl.tx_arm.store(ON_QUEUE, Ordering::Relaxed);
+        // In the ring from its first byte on, also where something came over TCP before it.
+        TxCursor::set_mark(&theirs.prod, 0);
+        theirs.prod.behind.store(1, Ordering::Release);
+        theirs.setup.state.store(Answer::Accepted as u32, Ordering::Release);
     }
 
     /// It is over.

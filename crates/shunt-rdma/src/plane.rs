@@ -1,16 +1,20 @@
 //! The thread, as the agent has it.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use shunt_peer::PublicKey;
 use shunt_verbs::port::Port;
+use shunt_wire::agent::RegionId;
 
 use crate::config::{Config, PeerName, Promote};
 use crate::device;
 use crate::error::StartError;
 use crate::hub::Hub;
+use crate::kernels::Marks;
+use crate::kernels::socket::Socket;
 use crate::memory::SharedMemory;
 use crate::peers;
 use crate::report::Report;
@@ -22,6 +26,8 @@ pub struct Plane {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     own: PublicKey,
+    /// What servers answer to SYNs, where any are named.
+    marks: Option<Arc<dyn Marks>>,
 }
 
 impl Plane {
@@ -55,11 +61,12 @@ impl Plane {
         let listener = TcpListener::bind(config.listen).map_err(listen)?;
         listener.set_nonblocking(true)?;
         let shared = Arc::new(Shared::new()?);
+        let marks = config.servers.as_ref().map(|servers| Arc::clone(&servers.marks));
         let mut hub = Hub::new(config, own, listener, Arc::clone(&shared), Box::new(open))?;
         hub.show();
         let thread = std::thread::Builder::new().name("shunt-peers".into());
         let thread = Some(thread.spawn(move || hub.run())?);
-        Ok(Self { shared, thread, own })
+        Ok(Self { shared, thread, own, marks })
     }
 
     /// The listeners of this host's programs, instead of those that were said before. Peers hear of those that they can reach.
@@ -80,6 +87,13 @@ impl Plane {
     /// Connections are promoted by this rule from now on; those that are, stay.
     pub fn set_promote(&self, promote: Promote) {
         self.shared.tell(|inbox| inbox.promote = Some(promote));
+    }
+
+    /// The socket of a connection that a program is about to propose at this place, to one of [`Config::servers`]. Its SYN is marked.
+    pub fn pass(&self, region: RegionId, slot: usize, socket: OwnedFd) {
+        // A program may pass as many as it likes, and proposes none of them.
+        let before = self.shared.pass((region, slot), socket);
+        drop(before.map(|before| Socket::new(before, self.marks.clone())));
     }
 
     /// The memory in which programs of this host find those of other hosts.

@@ -29,6 +29,27 @@ pub struct Report {
     pub turned_away_last: Option<String>,
     /// The peers, in the order of the configuration.
     pub peers: Vec<PeerReport>,
+    /// Servers that speak the kernel's SMC-R, by address.
+    pub servers: Vec<ServerReport>,
+    /// Links to them.
+    pub server_links: usize,
+}
+
+/// A server that speaks the kernel's SMC-R.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ServerReport {
+    /// Where it listens.
+    pub at: SocketAddr,
+    /// Connections to it by SMC-R, now.
+    pub connections: usize,
+    /// Those that were ever.
+    pub connections_total: u64,
+    /// Connections that have stayed on TCP.
+    pub declined_total: u64,
+    /// Connections that have failed before they were agreed upon.
+    pub failed_total: u64,
+    /// Why one last stayed on TCP, or failed.
+    pub reason: Option<String>,
 }
 
 /// How far it is with a peer.

@@ -1,5 +1,6 @@
 //! What the agent and its thread have in common.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +8,8 @@ use std::time::Instant;
 use std::{io, mem};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use shunt_wire::agent::RegionId;
 
 use crate::config::{PeerName, Promote};
 use crate::memory::SharedMemory;
@@ -20,6 +23,9 @@ pub(crate) struct Inbox {
     pub(crate) promote: Option<Promote>,
     pub(crate) must_end: bool,
 }
+
+/// The place in a region where a socket's connection is about to be proposed.
+pub(crate) type Passed = (RegionId, usize);
 
 /// What the thread tells the agent.
 #[derive(Debug)]
@@ -37,6 +43,8 @@ pub(crate) struct Shared {
     /// Where programs of this host find those of others.
     pub(crate) memory: Arc<SharedMemory>,
     inbox: Mutex<Inbox>,
+    /// Sockets of connections to servers that speak the kernel's SMC-R.
+    passed: Mutex<BTreeMap<Passed, OwnedFd>>,
     board: Mutex<Option<Board>>,
 }
 
@@ -50,7 +58,8 @@ impl Shared {
         let ear = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ear = Arc::new(ear);
         let memory = Arc::new(SharedMemory::new(Arc::clone(&ear))?);
-        Ok(Self { ear, memory, inbox: Mutex::default(), board: Mutex::default() })
+        let (inbox, passed, board) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { ear, memory, inbox, passed, board })
     }
 
     pub(crate) fn wake(&self) {
@@ -62,6 +71,17 @@ impl Shared {
         let mut told = [0; 8];
         let _ = rustix::io::read(&*self.ear, &mut told[..]);
         mem::take(&mut lock(&self.inbox))
+    }
+
+    /// Before the proposal is told of. Returns the one that was passed for this place before, and never proposed.
+    #[must_use]
+    pub(crate) fn pass(&self, place: Passed, socket: OwnedFd) -> Option<OwnedFd> {
+        lock(&self.passed).insert(place, socket)
+    }
+
+    /// Behind a look at what is told: the sockets of all proposals that were are among them.
+    pub(crate) fn take_passed(&self) -> BTreeMap<Passed, OwnedFd> {
+        mem::take(&mut lock(&self.passed))
     }
 
     pub(crate) fn show(&self, board: Board) {

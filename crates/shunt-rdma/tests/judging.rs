@@ -114,7 +114,7 @@ fn start(id: &Id, at: SocketAddr, peer: &Id, port: FakePort, promote: Promote) -
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let peers = vec![PeerName::new(&at.to_string(), peer.0).unwrap()];
-    let config = Config { device, listen, key, peers, promote };
+    let config = Config { device, listen, key, peers, promote, servers: None };
     Plane::start_with(config, move || Ok(port.clone())).unwrap()
 }
 

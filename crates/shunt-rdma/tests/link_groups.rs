@@ -50,7 +50,7 @@ fn start_by(
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let (peers, promote) = (vec![peer], Promote::Always);
-    let config = Config { device, listen, key, peers, promote };
+    let config = Config { device, listen, key, peers, promote, servers: None };
     Plane::start_with(config, open).unwrap()
 }
 

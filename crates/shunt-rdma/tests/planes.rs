@@ -44,7 +44,8 @@ fn try_start(id: &Id, peers: Vec<PeerName>) -> Result<Plane, StartError> {
     let device = Wanted::Named("nosuch0".into(), 1);
     let listen = "127.0.0.1:0".parse().unwrap();
     let (key, promote) = (id.0.clone(), Promote::Faster);
-    Plane::start(Config { device, listen, key, peers, promote })
+    let servers = None;
+    Plane::start(Config { device, listen, key, peers, promote, servers })
 }
 
 fn start(id: &Id, peers: Vec<PeerName>) -> Plane {
@@ -157,8 +158,15 @@ fn whoever_cannot_be_reached_is_tried_again() {
     assert_eq!(away.state, PeerState::Connecting);
     let (device, key) = (Wanted::Hardware, answerer.0.clone());
     let peers = vec![name(nowhere(), &dialer)];
-    let second =
-        Plane::start(Config { device, listen: at, key, peers, promote: Promote::Faster }).unwrap();
+    let second = Plane::start(Config {
+        device,
+        listen: at,
+        key,
+        peers,
+        promote: Promote::Faster,
+        servers: None,
+    })
+    .unwrap();
     connected(&second);
     assert_eq!(connected(&first).reason, None);
 }
@@ -231,7 +239,7 @@ fn a_place_that_is_taken_is_named() {
     let (id, taken) = (Id::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let listen = taken.local_addr().unwrap();
     let (device, peers, promote) = (Wanted::Hardware, Vec::new(), Promote::Faster);
-    let config = Config { device, listen, key: id.0, peers, promote };
+    let config = Config { device, listen, key: id.0, peers, promote, servers: None };
     let why = Plane::start(config).unwrap_err();
     assert!(matches!(&why, StartError::Listen(at, _) if *at == listen));
     assert!(why.to_string().contains("--rdma-listen"));

@@ -115,6 +115,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     }
 
     fn proposed(&mut self, region: RegionId, now: Duration) {
+        if self.kernels_proposed(region) {
+            return;
+        }
         // The agent gives each region to connections to one peer; which one the first of them says.
         let known = self.machines.iter().find(|(_, machine)| machine.held.contains_key(&region));
         let mut machine = known.map(|(key, _)| *key);
@@ -519,6 +522,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     /// All processes that had a region from an endpoint are gone.
     fn programs_gone(&mut self, region: RegionId, endpoint: EndpointId, now: Duration) {
+        self.kernels_gone(region);
         let concerned = self.lanes.iter().filter(|(_, lane)| {
             let own = lane.place.section(lane.place.side).setup.endpoint.load(Ordering::Relaxed);
             lane.place.name == region && (own == endpoint || lane.place.side == Side::Client)

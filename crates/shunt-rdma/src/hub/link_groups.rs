@@ -158,6 +158,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Outcome::Attached(name, slot, is_attached) => {
                 return self.attached(name, slot, is_attached, now);
             }
+            Outcome::KernelOpened(number, at, opened) => {
+                return self.kernel_opened(number, at, opened, now);
+            }
             outcome @ (Outcome::Looked(..)
             | Outcome::Scratched(..)
             | Outcome::Loaded(..)
@@ -179,8 +182,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         let Some(name) = links.named(link) else { return };
                         return self.came_of_measuring(Outcome::Loaded(name, time), now);
                     }
-                    // The hub makes no links to kernels.
-                    Told::Kernel(..) => return,
+                    Told::Kernel(link, event) => return self.kernel_told(link, &event, now),
                     Told::Answered(link) => (link, Came::Connected),
                     Told::Failed(failed) => (failed.link, Came::Failed(failed.cause, failed.halts)),
                 };

@@ -20,7 +20,7 @@ use crate::mirror::agents_home;
 use crate::peers::Peer;
 
 /// How long the part of a peer that is gone is kept.
-const RETIRED: Duration = Duration::from_millis(500);
+pub(super) const RETIRED: Duration = Duration::from_millis(500);
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// The peers as members of the memory: those that are connected, and with which there can be link groups.
@@ -63,7 +63,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.retired.retain(|(until, _)| now < *until);
         if now >= self.beat_at {
             self.beat_at = now + Duration::from_secs(1);
-            self.machines.values().for_each(Machine::beats);
+            let kernels = self.kernels.iter().filter_map(|kernels| kernels.machine.as_ref());
+            self.machines.values().chain(kernels).for_each(Machine::beats);
         }
         self.await_proposals();
     }

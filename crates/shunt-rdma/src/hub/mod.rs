@@ -1,6 +1,7 @@
 //! The thread's loop: connections, their time limits, and what is said on them.
 
 mod device;
+mod kernels;
 mod lanes;
 mod link_groups;
 mod machines;
@@ -32,6 +33,7 @@ use crate::device::Wanted;
 use crate::dial::{self, Dialed};
 use crate::endings::Endings;
 use crate::groups::Impossible;
+use crate::kernels::state::Kernels;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
 use crate::machine::Machine;
@@ -111,6 +113,8 @@ pub(crate) struct Hub<P: Port> {
     /// When connections are promoted, and what is being measured for that.
     promote: Promote,
     measuring: Option<Measuring>,
+    /// Servers that speak the kernel's SMC-R, where any are named.
+    kernels: Option<Kernels>,
     /// The peers that are named now, which are taken when connections with others are back on TCP: by when.
     named: Option<(Vec<PeerName>, Duration)>,
 }
@@ -168,6 +172,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             ends_by: None,
             promote: config.promote,
             measuring: None,
+            kernels: config.servers.map(Kernels::new),
             named: None,
         };
         hub.look_for_device(Duration::ZERO);
@@ -202,6 +207,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         fds.extend(
             self.conns.values().map(|conn| PollFd::from_borrowed_fd(conn.fd(), conn.wants())),
         );
+        fds.extend(self.kernel_fds());
         let events = self.device().map(Port::events);
         fds.extend(events.map(|events| PollFd::from_borrowed_fd(events, PollFlags::IN)));
         let accept = (now < self.accept_at).then_some(self.accept_at);
@@ -209,12 +215,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let peers = self.peers.iter().flat_map(|peer| [peer.dial_at(), self.offer_at(peer)]);
         let peers = peers.flatten();
         let addresses = self.conns.values().any(Conn::is_open).then_some(self.addresses_at);
-        let beat = (!self.machines.is_empty()).then_some(self.beat_at);
+        let has_members = !self.machines.is_empty() || self.kernels.is_some();
+        let beat = has_members.then_some(self.beat_at);
         let retired = self.retired.iter().map(|(until, _)| *until);
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
         let deadline = deadline.chain(self.endings_at()).chain(self.ends_by);
-        let deadline = deadline.chain(self.measure_at());
+        let deadline = deadline.chain(self.measure_at()).chain(self.kernels_at());
         let deadline = deadline.chain(self.named.as_ref().map(|(_, by)| *by)).min();
         let wait = deadline.map(|deadline| {
             let wait = deadline.saturating_sub(now);
@@ -259,6 +266,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.see_to_names(now);
         self.see_to_machines(now);
         self.hear_programs(now);
+        self.see_to_kernels(now);
         self.dial(now);
         self.offer(now);
         self.measure(now);
@@ -596,6 +604,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             turned_away: self.turned_away.0,
             turned_away_last: self.turned_away.1.clone(),
             peers: self.peers.iter().map(|peer| self.report(peer)).collect(),
+            servers: self.kernels.as_ref().map_or_else(Vec::new, Kernels::report),
+            server_links: self.kernels.as_ref().map_or(0, |kernels| kernels.groups.up()),
         };
         let since = self.peers.iter().map(|peer| peer.since).collect();
         self.shared.show(Board { report, since });

@@ -1,0 +1,121 @@
+//! Proposals of programs to such servers: found, taken, and declined.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shunt_shm::region::{Geometry, Side};
+use shunt_shm::sync::Ordering;
+use shunt_wire::agent::RegionId;
+use shunt_wire::clc::{Answer, Proposal as Proposed};
+
+use super::state::Kernels;
+use super::talk::{Stage, Talk};
+use crate::machine::Held;
+use crate::mirror::Place;
+
+/// How long a program that was declined may take to see it.
+const ENDING: Duration = Duration::from_secs(30);
+
+/// Tells a program that its connection is TCP. Its place is its own again, unless it is about to end.
+pub(crate) fn declines(place: &Place) {
+    let state = &place.section(Side::Server).setup.state;
+    state.store(Answer::Declined as u32, Ordering::Release);
+}
+
+/// Whether a region holds a proposal to one of them.
+fn leads(held: &Held, servers: &[SocketAddr]) -> bool {
+    (0..Geometry::Device.slots()).any(|slot| {
+        let setup = &held.region.view().section(slot, Side::Client).setup;
+        setup.state.load(Ordering::Acquire) != 0
+            && servers.contains(&SocketAddr::from(setup.tuple().peer))
+    })
+}
+
+impl Kernels {
+    /// Connections that a program has proposed in this region. False: it is none of this member's.
+    pub(crate) fn proposed(&mut self, region: RegionId) -> bool {
+        let Some(machine) = &mut self.machine else { return false };
+        let is_known = machine.held.contains_key(&region);
+        let endpoint = machine.endpoint(0);
+        let Some(held) = machine.hold(region) else { return false };
+        if !is_known && !leads(held, &self.servers.at) {
+            held.is_over = true;
+            machine.let_go(region);
+            return false;
+        }
+        let mut talks = Vec::new();
+        for slot in 0..Geometry::Device.slots() {
+            let setup = &held.region.view().section(slot, Side::Client).setup;
+            let state = setup.state.load(Ordering::Acquire);
+            let use_ = setup.generation.load(Ordering::Relaxed);
+            let is_open = [Proposed::Proposed as u32, Proposed::Used as u32].contains(&state);
+            if !is_open || held.seen[slot] == use_ {
+                continue;
+            }
+            // One whose SYN nobody marked is TCP: nobody answers. One that was marked since is told of later.
+            let Some(socket) = self.passed.remove(&(region, slot)) else { continue };
+            held.seen[slot] = use_;
+            let server = SocketAddr::from(setup.tuple().peer);
+            if !self.servers.at.contains(&server) {
+                continue;
+            }
+            held.users += 1;
+            let map = Arc::clone(&held.region);
+            let place = Place { region: map, name: region, slot, side: Side::Client, endpoint };
+            let stage = Stage::Connecting(socket);
+            let (at, is_first, end, declined) = (None, false, None, None);
+            talks.push(Talk { place, use_, server, stage, at, is_first, end, declined });
+        }
+        for talk in talks {
+            self.talks_with(talk);
+        }
+        true
+    }
+
+    /// A connection does not use its place in its program's region any more.
+    pub(crate) fn let_go(&mut self, place: &Place) {
+        let Some(machine) = &mut self.machine else { return };
+        if let Some(held) = machine.held.get_mut(&place.name) {
+            held.users = held.users.saturating_sub(1);
+            machine.let_go(place.name);
+        }
+    }
+
+    /// A connection that no worker has is TCP.
+    pub(crate) fn declines(&mut self, talk: &Talk, now: Duration) {
+        declines(&talk.place);
+        self.let_go(&talk.place);
+        self.await_end(talk, now);
+    }
+
+    /// A program that was ending just as it was declined waits for the other end of its place.
+    pub(crate) fn await_end(&mut self, talk: &Talk, now: Duration) {
+        self.declined.push((talk.place.clone(), talk.use_, now + ENDING));
+    }
+
+    pub(crate) fn see_to_declined(&mut self, now: Duration) {
+        self.declined.retain(|(place, use_, until)| {
+            let mine = &place.section(Side::Client).setup;
+            let is_its = mine.generation.load(Ordering::Relaxed) == *use_;
+            let has_ended = is_its && mine.done.load(Ordering::Acquire) != 0;
+            if has_ended {
+                place.section(Side::Server).setup.done.store(1, Ordering::Release);
+            }
+            is_its && !has_ended && now < *until
+        });
+    }
+
+    /// Takes the program's proposal, so that its place stays its. False: it has taken the proposal back.
+    pub(crate) fn takes(&self, talk: &Talk) -> bool {
+        let place = &talk.place;
+        let tuple = place.section(Side::Client).setup.tuple();
+        let table = self.machine.as_ref().and_then(|machine| machine.table_of(talk.server));
+        let ticket = table.as_ref().and_then(|table| table.find(&tuple.reversed()));
+        table.zip(ticket).is_some_and(|(table, ticket)| {
+            let at = ticket.place();
+            (at.region, at.slot, at.generation) == (place.name, place.slot, talk.use_)
+                && table.take(&ticket)
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! What there is of connections to servers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shunt_wire::agent::RegionId;
+
+use super::groups::Groups;
+use super::servers::Servers;
+use super::socket::Socket;
+use super::talk::Talk;
+use crate::machine::Machine;
+use crate::mirror::Place;
+use crate::report::ServerReport;
+
+/// What there is of them.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    pub(crate) servers: Servers,
+    /// Their member; `None`: there is no device.
+    pub(crate) machine: Option<Machine>,
+    /// Sockets of connections that are about to be proposed, by their places.
+    pub(crate) passed: BTreeMap<(RegionId, usize), Socket>,
+    /// Connections on their way, by a number.
+    pub(crate) talks: BTreeMap<u64, Talk>,
+    pub(crate) groups: Groups,
+    /// What has become of connections, by their servers.
+    pub(crate) tallies: BTreeMap<SocketAddr, Tally>,
+    /// Connections that were declined, which may have been ending just then: until when to look.
+    pub(crate) declined: Vec<(Place, u32, Duration)>,
+    /// When to look whether programs still want their connections.
+    pub(crate) look_at: Duration,
+    next: u64,
+}
+
+/// What has become of connections to a server.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    agreed: u64,
+    declined: u64,
+    failed: u64,
+    why: Option<String>,
+}
+
+impl Kernels {
+    pub(crate) fn has_agreed(&mut self, server: SocketAddr) {
+        self.tallies.entry(server).or_default().agreed += 1;
+    }
+
+    pub(crate) fn has_declined(&mut self, server: SocketAddr, why: String) {
+        let tally = self.tallies.entry(server).or_default();
+        (tally.declined, tally.why) = (tally.declined + 1, Some(why));
+    }
+
+    pub(crate) fn has_failed(&mut self, server: SocketAddr, why: String) {
+        let tally = self.tallies.entry(server).or_default();
+        (tally.failed, tally.why) = (tally.failed + 1, Some(why));
+    }
+
+    /// What is known of each server.
+    pub(crate) fn report(&self) -> Vec<ServerReport> {
+        let report = |at: &SocketAddr| {
+            let none = Tally::default();
+            let tally = self.tallies.get(at).unwrap_or(&none);
+            let of_it = self.groups.lanes().filter(|(_, lane)| lane.server == *at).count();
+            let talks = self.talks.values().filter(|talk| talk.server == *at && talk.at.is_some());
+            ServerReport {
+                at: *at,
+                connections: of_it.saturating_sub(talks.count()),
+                connections_total: tally.agreed,
+                declined_total: tally.declined,
+                failed_total: tally.failed,
+                reason: tally.why.clone(),
+            }
+        };
+        self.servers.at.iter().map(report).collect()
+    }
+
+    pub(crate) fn new(servers: Servers) -> Self {
+        Self {
+            servers,
+            machine: None,
+            passed: BTreeMap::new(),
+            talks: BTreeMap::new(),
+            groups: Groups::default(),
+            tallies: BTreeMap::new(),
+            declined: Vec::new(),
+            look_at: Duration::ZERO,
+            next: 0,
+        }
+    }
+
+    pub(crate) fn talks_with(&mut self, talk: Talk) -> u64 {
+        self.next += 1;
+        self.talks.insert(self.next, talk);
+        self.next
+    }
+}

@@ -73,6 +73,8 @@ impl Drop for Held {
 pub enum Thing {
     /// A TCP socket, which is closed by now.
     Socket(Socket),
+    /// A TCP socket on which is to be spoken.
+    Kept(Socket, Held),
     /// An eventfd.
     Bell(Held),
     /// Memory that nobody can cut short.
@@ -94,6 +96,7 @@ impl Passed {
         use shunt_inspector::Thing as Seen;
         let keep = |thing| match thing {
             Seen::Socket(socket) => Thing::Socket(socket),
+            Seen::Kept(socket, fd) => Thing::Kept(socket, grave.keep(fd)),
             Seen::Bell(fd) => Thing::Bell(grave.keep(fd)),
             Seen::Memory(fd) => Thing::Memory(grave.keep(fd)),
             Seen::Pipe(fd) => Thing::Pipe(grave.keep(fd)),

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use shunt_sys::fds::close;
 use shunt_sys::{seqpacket, sockinfo};
-use shunt_wire::agent::{MAX_FDS, MAX_MESSAGE, encode};
+use shunt_wire::agent::{MAX_FDS, MAX_MESSAGE, Request, decode, encode};
 
 use crate::Socket;
 use crate::said::{BURY, INSPECT, Kind, MAX_SAID, Said};
@@ -54,12 +54,16 @@ fn inspect(master: &OwnedFd, client: OwnedFd) -> Result<()> {
     let whole = received.ok().filter(|(_, whole)| *whole && fds.len() <= MAX_FDS);
     let packet = whole.map(|(len, _)| &buf[..len]);
     let (mut things, mut passed_on) = (Vec::new(), Vec::new());
+    let keeps = packet.is_some_and(keeps_sockets);
     for fd in fds {
-        let kind = if packet.is_some() { look_at(&fd) } else { Kind::Other };
+        let kind = match (packet.map(|_| look_at(&fd)), keeps) {
+            (Some(Kind::Socket(socket)), true) => Kind::Kept(socket),
+            (kind, _) => kind.unwrap_or(Kind::Other),
+        };
         if kind.is_passed_on() {
             passed_on.push(fd);
         } else {
-            // Before the answer: the agent keeps no socket of a program's open.
+            // Before the answer: the agent keeps no socket of a program's open but for a while, where it is to speak on it.
             close(fd);
         }
         things.push(kind);
@@ -76,6 +80,11 @@ fn inspect(master: &OwnedFd, client: OwnedFd) -> Result<()> {
         say(master, &Said::Done, &[])?;
     }
     Ok(())
+}
+
+/// True for a packet whose socket is needed as long as the agent speaks on it.
+fn keeps_sockets(packet: &[u8]) -> bool {
+    matches!(decode(packet), Ok(Request::Mark { .. }))
 }
 
 /// What a descriptor is. Whatever it is asked first is answered by the kernel alone, without the descriptor's own code.

@@ -88,6 +88,8 @@ pub struct Message {
 pub enum Thing {
     /// A TCP socket. It is closed by now.
     Socket(Socket),
+    /// A TCP socket on which is to be spoken ([`shunt_wire::agent::Request::Mark`]).
+    Kept(Socket, OwnedFd),
     /// An eventfd.
     Bell(OwnedFd),
     /// Memory that nobody can cut short.

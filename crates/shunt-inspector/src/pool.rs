@@ -527,6 +527,7 @@ fn put(grave: &OwnedFd, fds: &[OwnedFd]) -> rustix::io::Result<()> {
 fn thing(kind: Kind, fds: &mut Fds) -> Thing {
     let passed = match kind {
         Kind::Socket(socket) => return Thing::Socket(socket),
+        Kind::Kept(socket) => fds.take().map(|fd| Thing::Kept(socket, fd)),
         Kind::Bell => fds.take().map(Thing::Bell),
         Kind::Memory => fds.take().map(Thing::Memory),
         Kind::Pipe => fds.take().map(Thing::Pipe),

@@ -34,6 +34,8 @@ pub enum Said<'a> {
 pub enum Kind {
     /// A TCP socket.
     Socket(Socket),
+    /// One that the packet asks to be kept, passed on.
+    Kept(Socket),
     /// An eventfd, passed on.
     Bell,
     /// Sealed memory, passed on.
@@ -47,7 +49,7 @@ pub enum Kind {
 impl Kind {
     /// True for what is passed on.
     pub const fn is_passed_on(self) -> bool {
-        matches!(self, Self::Bell | Self::Memory | Self::Pipe)
+        matches!(self, Self::Kept(_) | Self::Bell | Self::Memory | Self::Pipe)
     }
 }
 

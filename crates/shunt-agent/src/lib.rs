@@ -33,6 +33,7 @@ pub mod programs;
 mod rdma_section;
 pub mod report;
 pub mod server;
+mod smc_section;
 pub mod socket;
 pub mod state;
 pub mod totals;
@@ -46,6 +47,7 @@ pub use policy::Policy;
 pub use rdma_section::RdmaSection;
 pub use server::Server;
 use shunt_sys::signals;
+pub use smc_section::SmcSection;
 use socket::Access;
 pub use socket::ClaimError;
 

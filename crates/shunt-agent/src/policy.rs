@@ -15,6 +15,7 @@ use serde::{Deserialize, de};
 use shunt_shm::registry::{NETWORKS, Network};
 
 use crate::rdma_section::RdmaSection;
+use crate::smc_section::SmcSection;
 
 /// Networks to which connections are offered, unless the file says otherwise: this host's own, and those that are for
 /// private use, as containers' are (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291).
@@ -53,6 +54,8 @@ pub struct Policy {
     rule: Vec<Rule>,
     /// Agents of other hosts.
     rdma: RdmaSection,
+    /// Servers that speak the kernel's SMC-R.
+    smc: SmcSection,
 }
 
 impl Default for Policy {
@@ -63,6 +66,7 @@ impl Default for Policy {
             networks,
             rule: Vec::new(),
             rdma: RdmaSection::default(),
+            smc: SmcSection::default(),
         }
     }
 }
@@ -147,6 +151,9 @@ impl Policy {
         if policy.networks.len() > NETWORKS {
             return Err(format!("it names more than {NETWORKS} networks"));
         }
+        if let Some(lacks) = policy.smc.lacks() {
+            return Err(format!("the section [smc] lacks {lacks}"));
+        }
         Ok(policy)
     }
 
@@ -161,6 +168,12 @@ impl Policy {
     #[must_use]
     pub const fn rdma(&self) -> &RdmaSection {
         &self.rdma
+    }
+
+    /// What it says of servers that speak the kernel's SMC-R.
+    #[must_use]
+    pub const fn smc(&self) -> &SmcSection {
+        &self.smc
     }
 
     /// Connections to addresses in these networks are offered.

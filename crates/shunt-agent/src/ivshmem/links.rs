@@ -27,6 +27,18 @@ impl Fabric {
         self.remotes.contains_key(&listener)
     }
 
+    /// By which number the member is known whose listener it is.
+    pub(crate) fn peer_of(&self, listener: ListenerId) -> Option<u16> {
+        let remote = self.remotes.get(&listener)?;
+        self.control.member(remote.member.index).peer()
+    }
+
+    /// The same of the member to which a link group of a program leads.
+    pub(crate) fn peer_at(&self, me: EndpointId, region: RegionId) -> Option<u16> {
+        let link = self.links.get(&region).filter(|link| link.parties.contains(&me))?;
+        self.control.member(link.other.index).peer()
+    }
+
     /// True for a link group that leads to another machine, or that may: who asks has it from the memory.
     pub(crate) fn has(&self, region: RegionId) -> bool {
         self.links.contains_key(&region)

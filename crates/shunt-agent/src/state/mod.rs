@@ -34,9 +34,11 @@ mod requests;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use shunt_rdma::Plane;
+use shunt_sys::bpf::SmcMarks;
 use shunt_sys::seqpacket::PeerCred;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 
@@ -130,6 +132,8 @@ pub struct State {
     pub(crate) metrics: Option<String>,
     /// Agents of other hosts.
     pub(crate) plane: Option<Plane>,
+    /// What asks servers whether they speak the kernel's SMC-R.
+    smc_marks: Option<Arc<SmcMarks>>,
     /// The memory that is shared is that for other hosts, and no device's.
     is_shared_with_hosts: bool,
 }
@@ -172,6 +176,7 @@ impl State {
             retired: Vec::new(),
             metrics: None,
             plane: None,
+            smc_marks: None,
             is_shared_with_hosts: false,
         })
     }

@@ -1,17 +1,25 @@
 //! What concerns agents of other hosts.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Map, Value};
+use shunt_rdma::kernels::Servers;
 use shunt_rdma::report::{PeerState, Promotion};
 use shunt_rdma::{PeerName, Plane, Promote, StartError};
-use shunt_sys::sockinfo;
+use shunt_sys::bpf::SmcMarks;
+use shunt_sys::{cgroup, sockinfo};
 use tracing::{info, warn};
 
 use super::State;
 use crate::hosts::Hosts;
+use crate::smc_section::SmcSection;
+
+/// Sockets that may be marked at a time: each is for as long as it connects.
+const SOCKETS: u32 = 4096;
 
 impl State {
     /// Begins to hear agents of other hosts: those of the command line, and those that the policy names.
@@ -25,9 +33,37 @@ impl State {
     ) -> Result<(), StartError> {
         config.peers = self.peers_with(&config.peers);
         config.promote = self.promote_by(promote);
+        config.servers = self.smc_servers();
         self.plane = Some(Plane::start(config)?);
         self.listeners_changed = true;
         Ok(())
+    }
+
+    /// Servers that speak the kernel's SMC-R, as the policy names them. `None`: there are none, or they cannot be asked.
+    fn smc_servers(&mut self) -> Option<Servers> {
+        let host = self.host.as_ref()?;
+        let SmcSection { server, eid } = host.policy.smc().clone();
+        if server.is_empty() {
+            return None;
+        }
+        let group = cgroup::root().ok_or(io::ErrorKind::NotFound);
+        let marks = group.map_err(io::Error::from).and_then(|group| {
+            let group = host.config.cgroup.clone().unwrap_or(group);
+            SmcMarks::attach(File::open(group)?.as_fd(), SOCKETS)
+        });
+        match marks {
+            Ok(marks) => {
+                let marks = Arc::new(marks);
+                self.smc_marks = Some(Arc::clone(&marks));
+                Some(Servers { at: server, eids: eid, marks })
+            }
+            Err(why) => {
+                warn!(
+                    "connections to servers with SMC-R stay on TCP: a SYN cannot be marked ({why})"
+                );
+                None
+            }
+        }
     }
 
     /// Has programs find those of other hosts. `heed` is given what is readable when there is news of them.

@@ -1,7 +1,8 @@
 //! Requests that concern other machines, which share memory with this one.
 
+use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -9,16 +10,24 @@ use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_device::ivshmem::Transport;
 use shunt_shm::ivshmem::{FAR_VECTORS, Published};
+use shunt_shm::region::Geometry;
 use shunt_shm::registry::Listing;
 use shunt_sys::sockinfo;
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId, Reply, Request};
 use shunt_wire::reason::Reason;
-use shunt_wire::version::HOSTS_SINCE;
+use shunt_wire::version::{HOSTS_SINCE, MARKS_SINCE};
 
 use super::regions::Connected;
 use super::{Answer, Name, Outcome, Rejection, State, first_id, names_of};
-use crate::held::Passed;
+use crate::held::{Passed, Thing};
 use crate::ivshmem::{Attached, Fabric, Linked};
+
+/// Whatever is likely to be in no other option.
+fn random() -> u32 {
+    #[allow(clippy::cast_possible_truncation, reason = "any part of it")]
+    let random = std::hash::RandomState::new().build_hasher().finish() as u32;
+    random
+}
 
 impl State {
     /// Shares memory with other machines; instead of that which was shared before, through which what is connected
@@ -133,6 +142,7 @@ impl State {
             {
                 Some(self.attach_remote(me, region, slot, passed))
             }
+            Request::Mark { region, slot } => Some(self.mark(me, region, slot, passed)),
             Request::Bells { region, endpoint } if has(region) => {
                 let found =
                     self.fabric_of(region)?.bells(me, region, endpoint).map_err(Rejection::Refused);
@@ -178,10 +188,45 @@ impl State {
         if before + fabric.count(me) >= self.limits.regions_per_endpoint {
             return Err(Rejection::Refused(Reason::Refused));
         }
+        let to_kernel = self.plane.as_ref().is_some_and(|plane| {
+            fabric.peer_of(listener).is_some_and(|peer| plane.memory().is_kernels(peer))
+        });
+        if to_kernel && (self.smc_marks.is_none() || endpoint.version < MARKS_SINCE) {
+            return Err(Rejection::Refused(Reason::VersionMismatch));
+        }
         let me = (me, &endpoint.bells[..]);
         let linked = fabric.connect(me, listener, region).map_err(Rejection::Refused)?;
         let Linked { table, region: at, fds } = linked;
-        Ok(Answer { reply: Reply::LinkedShared { region, table, at }, fds })
+        let reply = if to_kernel {
+            Reply::LinkedToKernel { region, table, at }
+        } else {
+            Reply::LinkedShared { region, table, at }
+        };
+        Ok(Answer { reply, fds })
+    }
+
+    /// Marks the SYN of a socket that is about to connect to a server with the kernel's SMC-R, and has it spoken on.
+    fn mark(&self, me: EndpointId, region: RegionId, slot: u32, passed: &mut Passed) -> Outcome {
+        let (socket, held) = match passed.take() {
+            Some(Thing::Kept(socket, held)) => (socket, held),
+            Some(_) => return Err(Rejection::Refused(Reason::Unsupported)),
+            None => return Err(Rejection::Misconduct("a Mark without a socket")),
+        };
+        let refused = Err(Rejection::Refused(Reason::Refused));
+        let (Some(marks), Some(plane)) = (&self.smc_marks, &self.plane) else { return refused };
+        let mut fabrics = self.retired.iter().chain(&self.fabric);
+        let peer = fabrics.find_map(|fabric| fabric.peer_at(me, region));
+        let is_new = socket.peer.is_none() && !socket.listens;
+        let slot = usize::try_from(slot).ok().filter(|slot| *slot < Geometry::Device.slots());
+        let Some(slot) = slot.filter(|_| is_new) else { return refused };
+        if !peer.is_some_and(|peer| plane.memory().is_kernels(peer)) {
+            return refused;
+        }
+        let no_resources = |_| Rejection::Refused(Reason::NoResources);
+        let socket_of_plane = held.as_fd().try_clone_to_owned().map_err(no_resources)?;
+        marks.mark(socket.cookie, random()).map_err(no_resources)?;
+        plane.pass(region, slot, socket_of_plane);
+        Ok(Answer::bare(Reply::Done))
     }
 
     fn attach_remote(

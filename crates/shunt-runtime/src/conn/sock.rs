@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use shunt_engine::conn::flags::{FROZEN, Flags, HOSTED, WAS_SHUNTED};
+use shunt_engine::conn::flags::{FROZEN, Flags, HOSTED, STAYS, WAS_SHUNTED};
 use shunt_engine::conn::{self, End, SendPath};
 use shunt_engine::handshake::{Phase, next_look};
 use shunt_engine::spin::Learnt;
@@ -214,6 +214,7 @@ impl Sock {
         link.users.fetch_add(users, Ordering::AcqRel);
         if link.is_of_host() {
             self.put(HOSTED, true);
+            self.put(STAYS, link.is_to_kernel());
         }
         let new = core::ptr::from_ref(link).cast_mut();
         // SAFETY: null, or a link that stays allocated while this connection counts among its users.

@@ -70,7 +70,7 @@ pub unsafe fn connect(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { connect_by(fd, addr, len, kernel) }
+    unsafe { connect_by(fd, addr, len, false, kernel) }
 }
 
 /// A send with `MSG_FASTOPEN` on a socket that is not known for a connection, by `kernel`: it connects the socket.
@@ -88,7 +88,7 @@ pub unsafe fn by_send(
     // A call that sends bytes with the SYN does not wait, whether or not the socket blocks.
     unconnected::forget(fd, fd_table::lookup(fd));
     // SAFETY: the caller's promise.
-    let result = unsafe { connect_by(fd, addr, len, kernel) };
+    let result = unsafe { connect_by(fd, addr, len, true, kernel) };
     if flags & MSG_ZEROCOPY != 0 {
         // The kernel has begun to number the sends.
         options::go_to_kernel(fd);
@@ -96,7 +96,7 @@ pub unsafe fn by_send(
     result
 }
 
-/// Connects a socket by `kernel`, whose result is less than zero where it fails.
+/// Connects a socket by `kernel`, whose result is less than zero where it fails. `sends`: with bytes of the program's.
 ///
 /// # Safety
 /// As of [`connect`].
@@ -104,6 +104,7 @@ unsafe fn connect_by<T: Default + PartialOrd>(
     fd: c_int,
     addr: *const sockaddr,
     len: socklen_t,
+    sends: bool,
     kernel: impl FnOnce() -> T,
 ) -> T {
     let entry = fd_table::lookup(fd);
@@ -122,7 +123,7 @@ unsafe fn connect_by<T: Default + PartialOrd>(
     }
     // SAFETY: it can be read.
     match unsafe { address(addr, len) } {
-        Some(to) => connect_to(fd, entry, &to, kernel),
+        Some(to) => connect_to(fd, entry, (&to, sends), kernel),
         None => kernel(),
     }
 }
@@ -131,7 +132,7 @@ unsafe fn connect_by<T: Default + PartialOrd>(
 fn connect_to<T: Default + PartialOrd>(
     fd: c_int,
     entry: Entry,
-    to: &Addr,
+    (to, sends): (&Addr, bool),
     kernel: impl FnOnce() -> T,
 ) -> T {
     let kept = errno::get();
@@ -143,7 +144,7 @@ fn connect_to<T: Default + PartialOrd>(
         errno::set(kept);
         return kernel();
     };
-    let plan = plan(fd, entry, to);
+    let plan = plan(fd, entry, (to, sends));
     let _plan = UnderWay::note(Has::value(&plan));
     let attempt = Attempt::new(fd, entry, &plan);
     let noted = UnderWay::note(Has::value(&attempt));
@@ -293,7 +294,7 @@ enum Plan {
     Tcp(Reason),
 }
 
-fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
+fn plan(fd: c_int, entry: Entry, (to, sends): (&Addr, bool)) -> Plan {
     if stdio::uses(fd) {
         return Plan::Tcp(Reason::HandedOver);
     }
@@ -339,9 +340,27 @@ fn plan(fd: c_int, entry: Entry, to: &Addr) -> Plan {
         why = Reason::Unmarked;
     }
     match found.ok_or(why).and_then(|listing| link::draft(listing.listener, endpoint)) {
-        Ok(draft) => Plan::Propose(draft),
+        Ok(draft) => match marked(fd, &draft, sends) {
+            Ok(()) => Plan::Propose(draft),
+            Err(why) => {
+                draft.drop_unposted();
+                Plan::Tcp(why)
+            }
+        },
         Err(why) => Plan::Tcp(why),
     }
+}
+
+/// Has a socket marked that is to lead to a kernel's SMC-R. Not where bytes go with the SYN, or may: the server would take them for the
+/// agent's.
+fn marked(fd: c_int, draft: &Draft, sends: bool) -> Result<(), Reason> {
+    if !draft.link.is_to_kernel() {
+        return Ok(());
+    }
+    if sends || sockinfo::connects_with_bytes(abi::borrow(fd)) {
+        return Err(Reason::Unsupported);
+    }
+    agent_client::mark(draft.link.region, draft.slot, abi::borrow(fd))
 }
 
 /// Connecting to `0.0.0.0` or `::` reaches this host.

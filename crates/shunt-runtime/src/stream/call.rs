@@ -14,6 +14,7 @@ use crate::point;
 use crate::stream::borrow::Request;
 use crate::stream::bytes::Buffers;
 use crate::stream::in_doubt::Progress;
+use crate::stream::marked::{self, Awaited};
 use crate::stream::sleep::{Sleep, Woken};
 use crate::stream::tcp::Socket;
 use crate::stream::{broken, demote, peer_death, promote};
@@ -57,17 +58,39 @@ pub fn run(
         Direction::Receiving => point!(recv_begins),
         Direction::Sending => point!(send_begins),
     }
-    match promote::advance(conn) {
+    let phase = match promote::advance(conn) {
+        Phase::Proposed => await_answer(conn, direction, is_blocking(call)),
+        settled => Some(settled),
+    };
+    let Some(phase) = phase else { return errno::fail(EAGAIN) };
+    match phase {
         // As if the library were not there: the kernel looks the number up.
         Phase::Tcp => return (call.kernel)(conn.descriptor(), 0),
         Phase::Broken => return errno::fail(ECONNRESET),
-        Phase::Proposed if direction == Direction::Sending => promote::await_answer(conn),
         _ => {}
     }
     let mut progress = Progress::begins(conn, 0);
     let result = look_and_wait(call, direction, &mut progress.done, step);
     progress.ends();
     result
+}
+
+/// A first call on a connection whose proposal has not been answered. Returns where the connection stands; `None` where the kernel is
+/// connecting it still, and the call has to wait for that, and does not.
+#[cold]
+fn await_answer(conn: Conn, direction: Direction, waits: bool) -> Option<Phase> {
+    match marked::await_answer(conn, waits) {
+        Some(Awaited::Connecting) => return None,
+        Some(Awaited::Settled) => {}
+        None if direction == Direction::Sending => promote::await_answer(conn),
+        None => {}
+    }
+    Some(conn.phase())
+}
+
+#[inline(always)]
+fn is_blocking(call: &Call<'_>) -> bool {
+    call.flags & MSG_DONTWAIT == 0 && !call.conn.has(NONBLOCK)
 }
 
 #[inline(always)]
@@ -78,7 +101,7 @@ fn look_and_wait(
     mut step: impl FnMut(&mut Call<'_>, &mut usize, bool) -> Result<Step, Violation>,
 ) -> isize {
     let conn = call.conn;
-    let blocking = call.flags & MSG_DONTWAIT == 0 && !conn.has(NONBLOCK);
+    let blocking = is_blocking(call);
     let mut sleep = None;
     loop {
         // In another thread, or in this one while it followed a peer.

@@ -26,6 +26,7 @@ pub mod inq;
 pub mod leftover;
 pub mod liveness;
 pub mod mapped;
+mod marked;
 pub mod notify;
 pub mod options;
 pub mod peek;

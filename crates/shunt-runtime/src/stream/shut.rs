@@ -4,6 +4,7 @@ use rustix::net::Shutdown;
 use shunt_engine::call::enter;
 use shunt_engine::conn::close::{self, Shut};
 use shunt_engine::conn::repeated::are_pending;
+use shunt_engine::handshake::Phase;
 use shunt_shm::capture::flag;
 use shunt_shm::sync::store_load_fence;
 
@@ -12,14 +13,16 @@ use crate::conn::{Conn, SHUT_WR};
 use crate::fds::fd_table::Entry;
 use crate::point;
 use crate::stream::in_doubt::InDoubt;
-use crate::stream::{capture, demote, liveness, notify, promote};
+use crate::stream::{capture, demote, liveness, marked, notify, promote};
 use crate::system::abi::c_int;
 use crate::system::{abi, errno};
 
 /// Ends directions of a connection; `kernel` does so on a descriptor of the kernel socket.
 pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_int {
     let sock = conn.sock();
-    promote::advance(conn);
+    if promote::advance(conn) == Phase::Proposed {
+        marked::await_answer(conn, false);
+    }
     let what = match how {
         libc::SHUT_RD => Shut::Receiving,
         libc::SHUT_WR => Shut::Sending,

@@ -34,9 +34,9 @@ use crate::threads::mutex::{Guard, Mutex};
 use crate::threads::signals::Uncancelled;
 
 pub use requests::{
-    Attached, Claimed, Listening, Memory, Proposals, add_bell, attach, await_clients, bell, bells,
-    bequeath, claim, connect, detach, export, fetch, import, listen, offer, ring, unexport,
-    unlisten,
+    Attached, Claimed, Linked, Listening, Memory, Proposals, add_bell, attach, await_clients, bell,
+    bells, bequeath, claim, connect, detach, export, fetch, import, listen, mark, offer, ring,
+    unexport, unlisten,
 };
 
 /// How long to leave an agent alone that could not be reached.

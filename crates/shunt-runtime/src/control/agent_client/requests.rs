@@ -84,27 +84,48 @@ pub fn bequeath(listener: ListenerId) {
     let _ = with(|agent, _| call(agent, &Request::Bequeath { listener }, &[], &mut Fds::new()));
 }
 
-/// A region for proposals to a listener: name, table, region.
-pub fn connect(listener: ListenerId) -> Result<(RegionId, Proposals, Memory), Reason> {
+/// What the agent hands a client.
+pub struct Linked {
+    /// The region's name.
+    pub region: RegionId,
+    /// The listener's proposals.
+    pub table: Proposals,
+    /// The region.
+    pub memory: Memory,
+    /// The listener speaks the kernel's SMC-R: sockets are to be marked.
+    pub to_kernel: bool,
+}
+
+/// A region for proposals to a listener.
+pub fn connect(listener: ListenerId) -> Result<Linked, Reason> {
     with(|agent, _| {
         let mut fds = Fds::new();
-        match call(agent, &Request::Connect { listener }, &[], &mut fds)? {
-            Reply::Linked { region } => match (fds.take(), fds.take()) {
-                (Some(table), Some(memory)) => {
-                    Ok((region, Proposals::Host(table), Memory::Host(memory)))
-                }
-                _ => Err(Reason::NoResources),
-            },
-            Reply::LinkedShared { region, table, at } => match (fds.take(), fds.take()) {
-                (Some(memory), Some(lease)) => {
-                    Ok((region, Proposals::Device(table), Memory::Device { memory, at, lease }))
-                }
-                _ => Err(Reason::NoResources),
-            },
-            Reply::Refused { reason } => Err(reason),
-            _ => Err(Reason::VersionMismatch),
-        }
+        let reply = call(agent, &Request::Connect { listener }, &[], &mut fds)?;
+        let (region, at) = match reply {
+            Reply::Linked { region } => (region, None),
+            Reply::LinkedShared { region, table, at }
+            | Reply::LinkedToKernel { region, table, at } => (region, Some((table, at))),
+            Reply::Refused { reason } => return Err(reason),
+            _ => return Err(Reason::VersionMismatch),
+        };
+        let (Some(first), Some(second)) = (fds.take(), fds.take()) else {
+            return Err(Reason::NoResources);
+        };
+        let (table, memory) = match at {
+            None => (Proposals::Host(first), Memory::Host(second)),
+            Some((table, at)) => {
+                (Proposals::Device(table), Memory::Device { memory: first, at, lease: second })
+            }
+        };
+        let to_kernel = matches!(reply, Reply::LinkedToKernel { .. });
+        Ok(Linked { region, table, memory, to_kernel })
     })
+}
+
+/// Has the SYN of a socket marked, whose connection is to be proposed in this slot of such a region.
+pub fn mark(region: RegionId, slot: usize, socket: impl AsFd) -> Result<(), Reason> {
+    let slot = u32::try_from(slot).map_err(|_| Reason::Internal)?;
+    ask_of(socket, &Request::Mark { region, slot })
 }
 
 /// What the agent hands an acceptor.

@@ -13,7 +13,7 @@ use shunt_wire::addr::FourTuple;
 use shunt_wire::agent::ListenerId;
 use shunt_wire::reason::Reason;
 
-use crate::control::agent_client::{self, Memory, Proposals};
+use crate::control::agent_client::{self, Linked, Memory, Proposals};
 use crate::control::endpoint::Endpoint;
 use crate::control::link::removal::retire_unused;
 use crate::control::link::{CHANGES, Link, Target, all, install};
@@ -70,10 +70,11 @@ pub fn draft(listener: ListenerId, endpoint: &'static Endpoint) -> Result<Draft,
         }
     }
     retire_unused();
-    let (region, table, memory) = agent_client::connect(listener)?;
+    let Linked { region, table, memory, to_kernel } = agent_client::connect(listener)?;
     let target = target(listener, &table, &memory)?;
     let to = Some(Arc::clone(&target));
     let link = Link::new(region, Side::Client, memory, endpoint, None, to)?;
+    let link = Link { to_kernel, ..link };
     if let Proposals::Host(table) = table {
         close(table);
     }

@@ -71,6 +71,8 @@ pub struct Link {
     lease: Option<OwnFd>,
     /// The lease is a socket: the agent brings what comes from another host.
     is_of_host: bool,
+    /// The other end is a kernel's SMC-R, and the agent the acceptor.
+    to_kernel: bool,
     /// Its agent is gone, as the lease has told.
     is_cut_off: AtomicBool,
     /// Whose doorbells the peer rings for this side.
@@ -165,6 +167,7 @@ impl Link {
             side,
             memory,
             is_of_host: lease.as_ref().is_some_and(is_socket),
+            to_kernel: false,
             is_cut_off: AtomicBool::new(false),
             lease,
             endpoint,
@@ -232,6 +235,13 @@ impl Link {
     #[must_use]
     pub const fn is_of_host(&self) -> bool {
         self.is_of_host
+    }
+
+    /// True when the other end is a kernel's SMC-R: sockets are marked before they connect, and no byte goes over TCP before the
+    /// proposal is answered.
+    #[must_use]
+    pub const fn is_to_kernel(&self) -> bool {
+        self.to_kernel
     }
 
     /// The descriptor that hangs up with the agent which brings what comes from another host; poll(2) and epoll tell of that unasked.

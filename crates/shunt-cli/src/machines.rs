@@ -51,6 +51,13 @@ fn peers(rdma: &Value) -> Table {
         let (host, state, name) = (text("host"), text("state"), text("name"));
         table.row(vec![host, state, name, listeners, links, connections, reason]);
     }
+    // Their links are shared, whatever the server's address.
+    for server in rdma["servers"].as_array().into_iter().flatten() {
+        let text = |name: &str| server[name].as_str().unwrap_or("-").to_owned();
+        let (links, connections) = ("-".to_owned(), server["connections"].to_string());
+        let (state, name, listeners) = ("smc-r".to_owned(), "-".to_owned(), "1".to_owned());
+        table.row(vec![text("at"), state, name, listeners, links, connections, text("reason")]);
+    }
     table
 }
 

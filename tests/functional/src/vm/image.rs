@@ -25,6 +25,20 @@ const RDMA_PROGRAMS: [&str; 3] = ["rdma", "redis-cli", "tc"];
 /// The kernel's own SMC, which a guest has only if it loads what `/mods/later` lists.
 const SMC_MODULES: [&str; 2] = ["smc", "smc_diag"];
 
+/// Where a guest with the kernel's SMC finds what has programs use it, to be preloaded.
+pub const SMC_RUN: &str = "/lib/smc_run.so";
+
+/// Compiles that.
+fn smc_run(dir: &Path) -> Vec<u8> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/vm/smc_run.c");
+    let library = dir.join("smc_run.so");
+    let mut compiler = Command::new(program("cc"));
+    compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&library).arg(source);
+    let compiled = compiler.output().expect("cc runs");
+    assert!(compiled.status.success(), "{compiled:?}");
+    fs::read(library).expect("a library")
+}
+
 /// The first program. It waits for command lines on the second serial line, and answers with what they say and, after
 /// `@@`, their status.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -218,6 +232,7 @@ impl Image {
         let mut archive = Archive::default();
         let peer = fs::read(built("shunt-smc-peer")).expect("a program");
         archive.file("/bin/shunt-smc-peer", &peer);
+        archive.file(SMC_RUN, &smc_run(dir));
         Self::of_rdma(archive, dir, &SMC_MODULES)
     }
 

@@ -8,4 +8,4 @@ mod guest;
 mod image;
 
 pub use guest::{Device, Guest, Said};
-pub use image::{Image, Kernel};
+pub use image::{Image, Kernel, SMC_RUN};

@@ -8,6 +8,7 @@ mod server;
 mod wire;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -39,7 +40,13 @@ enum Role {
     /// Connect, and compare what comes back.
     Connect(client::Options),
     /// Connect over TCP without a word of SMC.
-    Plain { to: SocketAddr, bytes: u64 },
+    Plain {
+        to: SocketAddr,
+        bytes: u64,
+        /// When all bytes are sent, keep the connection until this file is there.
+        #[arg(long)]
+        hold: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -49,7 +56,7 @@ fn main() -> ExitCode {
         Role::Groups => netlink::groups(),
         Role::Serve { port, tcp, urgent } => server::serve(port, tcp, urgent),
         Role::Connect(options) => client::run(&options),
-        Role::Plain { to, bytes } => client::plain(to, bytes),
+        Role::Plain { to, bytes, hold } => client::plain(to, bytes, hold),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

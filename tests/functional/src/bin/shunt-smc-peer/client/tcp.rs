@@ -3,17 +3,37 @@
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::thread;
+use std::time::Duration;
 
 use shunt_functional::pattern::{fill, verify};
 
 /// Connects without a word of SMC.
-pub fn plain(to: SocketAddr, bytes: u64) -> Result<(), Box<dyn Error>> {
-    exchange(TcpStream::connect(to)?, 0x77, bytes)
+pub fn plain(to: SocketAddr, bytes: u64, hold: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
+    let stream = TcpStream::connect(to)?;
+    exchange_and(stream, 0x77, bytes, move || {
+        if let Some(hold) = hold {
+            println!("held");
+            while !hold.exists() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    })
 }
 
 /// Sends so many bytes of the stream of this label, and compares what comes back.
-pub fn exchange(mut stream: TcpStream, label: u64, total: u64) -> Result<(), Box<dyn Error>> {
+pub fn exchange(stream: TcpStream, label: u64, total: u64) -> Result<(), Box<dyn Error>> {
+    exchange_and(stream, label, total, || ())
+}
+
+/// The same, with something done before it ends its direction.
+fn exchange_and(
+    mut stream: TcpStream,
+    label: u64,
+    total: u64,
+    ends: impl FnOnce() + Send + 'static,
+) -> Result<(), Box<dyn Error>> {
     let mut writer = stream.try_clone()?;
     let sender = thread::spawn(move || -> std::io::Result<()> {
         let mut bytes = vec![0; 16 << 10];
@@ -24,6 +44,7 @@ pub fn exchange(mut stream: TcpStream, label: u64, total: u64) -> Result<(), Box
             writer.write_all(&bytes[..length])?;
             place += length as u64;
         }
+        ends();
         writer.shutdown(Shutdown::Write)
     });
     let mut back = Vec::new();

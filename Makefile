@@ -54,7 +54,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
     tclsh:tcl dpkg-source:dpkg-dev java:openjdk-17-jdk-headless node:nodejs go:golang-go \
     php-fpm8.2:php8.2-fpm haproxy:haproxy stunnel:stunnel4 ssh:openssh-client sshd:openssh-server socat:socat \
     nc.openbsd:netcat-openbsd ncat:ncat memcached:memcached rsync:rsync tcpdump:tcpdump \
-    slapd:slapd ldapsearch:ldap-utils named:bind9 dig:bind9-dnsutils svnserve:subversion vsftpd:vsftpd dovecot:dovecot-imapd /usr/lib/dovecot/pop3:dovecot-pop3d \
+    slapd:slapd ldapsearch:ldap-utils named:bind9 dig:bind9-dnsutils svnserve:subversion vsftpd:vsftpd /usr/lib/dovecot/imap:dovecot-imapd /usr/lib/dovecot/pop3:dovecot-pop3d \
     qemu-system-x86_64:qemu-system-x86 ip:iproute2 nft:nftables sysctl:procps setarch:util-linux unshare:util-linux objdump:binutils \
     podman:podman /usr/lib/podman/netavark:netavark iptables:iptables runc:runc crun:crun \
     slirp4netns:slirp4netns newuidmap:uidmap nvme:nvme-cli fio:fio mkfs.ext4:e2fsprogs tshark:tshark bpftrace:bpftrace readelf:binutils \

@@ -195,7 +195,10 @@ impl Guest {
     /// # Panics
     /// When it takes longer than `patience`.
     pub fn run(&mut self, line: &str, patience: Duration) -> Said {
-        writeln!(self.line, "{line}").expect("the guest listens");
+        if let Err(error) = writeln!(self.line, "{line}") {
+            let console = fs::read_to_string(&self.console).unwrap_or_default();
+            panic!("the guest has ended: {error}\n{console}");
+        }
         self.answer(patience)
     }
 

@@ -309,6 +309,15 @@ fn an_urgent_byte_that_was_read_is_told_at_once() {
 }
 
 #[test]
+fn no_more_is_read_than_there_is() {
+    let mut connection = connection();
+    let message = Cdc { produced: Cursor { wraps: 0, count: 20 }, ..silence() };
+    connection.receive(&message).unwrap();
+    connection.consume(u32::MAX);
+    assert_eq!((connection.readable(), connection.unread()), (0, [20..20, 0..0]));
+}
+
+#[test]
 fn there_is_one_urgent_byte_at_a_time() {
     let mut connection = connection();
     assert!(!connection.mark_urgent(0));

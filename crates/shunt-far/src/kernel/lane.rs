@@ -110,7 +110,7 @@ impl KernelLane {
         let length = span.len() as u64;
         // `gather` has looked that the program has taken no more than it was told of.
         let taken = u32::try_from(words.cons - self.taken).unwrap_or(u32::MAX);
-        self.connection.consume(taken.min(self.connection.readable()));
+        self.connection.consume(taken);
         self.taken = words.cons;
         let placement = self.connection.produce(length);
         let placed = placement.map_or(0, |placement| placement.length().into());

@@ -1,7 +1,7 @@
 //! The port to a region that mirrors the far host's.
 
 use shunt_shm::handover;
-use shunt_shm::region::{Section, Side};
+use shunt_shm::region::{CLOSED, Section, Side};
 use shunt_shm::sync::Ordering;
 
 /// What a lane's program is to be woken for.
@@ -49,4 +49,13 @@ pub fn leave_to_tcp(theirs: &Section) {
 pub fn break_off(theirs: &Section) {
     theirs.prod.grants.store(u32::MAX / 2, Ordering::Release);
     theirs.cons.cons.store(u64::MAX, Ordering::Release);
+}
+
+/// Writes what a program would that ends its connection, in the place of one that is gone.
+pub(crate) fn end_for_program(mine: &Section) {
+    mine.prod.fin.store(1, Ordering::Release);
+    // Not over a reset.
+    let closed = &mine.ctl.closed;
+    let _ = closed.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
+    mine.setup.done.store(1, Ordering::Release);
 }

@@ -30,7 +30,6 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use shunt_shm::region::CLOSED;
 use shunt_shm::sync::Ordering;
 use shunt_verbs::Refused;
 use shunt_verbs::port::{Port, Region};
@@ -39,7 +38,7 @@ use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remot
 use crate::device::{OfDevice, Registered};
 use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
-use crate::mirror::{Mirror, News, break_off, leave_to_tcp};
+use crate::mirror::{Mirror, News, break_off, end_for_program, leave_to_tcp};
 use crate::turns::{InFlight, Turns};
 pub use failure::Settlement;
 use load::Measuring;
@@ -277,11 +276,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// All programs with a connection in a place are gone: the far side hears of an end, if it has not.
     pub fn end(&mut self, slot: usize) {
         if self.is_attached(slot) {
-            let mine = self.mirror.section(slot, self.mirror.side(slot));
-            mine.prod.fin.store(1, Ordering::Release);
-            let closed = &mine.ctl.closed;
-            let _ = closed.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
-            mine.setup.done.store(1, Ordering::Release);
+            end_for_program(self.mirror.section(slot, self.mirror.side(slot)));
             self.leave(slot);
         }
     }

@@ -109,6 +109,8 @@ struct PollSet<'a> {
     holds: Vec<Hold>,
     /// Which ways they sent before the look in front of a sleep in the kernel.
     paths: Vec<SendPath>,
+    /// How many of them were in a ring then.
+    rings: usize,
     /// What this thread hears of them in a sleep in the kernel.
     ears: Vec<ThreadDoorbell>,
     /// By what it is woken in a sleep on futexes.
@@ -146,6 +148,7 @@ pub fn wait(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) ->
         noted: None,
         holds: Vec::new(),
         paths: Vec::new(),
+        rings: 0,
         ears: Vec::new(),
         words: Words::default(),
         naps: Naps::default(),
@@ -231,6 +234,7 @@ impl Wait for PollSet<'_> {
             return rest(self, Hearing::Woken);
         }
         self.paths = self.conns().map(|(_, conn)| conn.sends()).collect();
+        self.rings = self.rings();
         let hearing = self.arm_conns();
         let sets = self.targets.iter().filter_map(|target| match target {
             Target::Set(set) => Some(Awaited::new(set)),
@@ -249,7 +253,11 @@ impl Wait for PollSet<'_> {
     }
 
     fn is_heard(&mut self, way: Way) -> bool {
-        way == Way::Kernel || self.is_heard_by_words()
+        match way {
+            // A look may find the proposal of one: then what comes comes through a ring, of which nobody would tell.
+            Way::Kernel => self.rings() == self.rings,
+            Way::Futex => self.is_heard_by_words(),
+        }
     }
 
     fn limits(&mut self, way: Way) -> Limits {
@@ -371,6 +379,10 @@ impl PollSet<'_> {
             Target::Conn(conn) => Some((i, *conn)),
             Target::Kernel | Target::Set(_) => None,
         })
+    }
+
+    fn rings(&self) -> usize {
+        self.conns().filter(|(_, conn)| conn.sections().is_some()).count()
     }
 
     /// Room that the last look did not find may be elsewhere by now.

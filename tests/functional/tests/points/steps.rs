@@ -42,6 +42,13 @@ fn who_waits_for_room_hears_of_it_where_another_thread_has_entered_the_ring() {
 }
 
 #[test]
+fn who_waits_for_first_bytes_hears_of_them_where_its_look_has_found_the_proposal() {
+    for mode in Mode::enabled_shunted() {
+        assert_eq!(run(&points::sandbox(mode), "late-proposals"), "poll: armed\nselect: armed\n");
+    }
+}
+
+#[test]
 fn what_a_handler_reads_while_a_connection_is_handed_over_the_next_program_does_not_read() {
     for mode in Mode::enabled_shunted() {
         let told = run(&points::sandbox(mode), "hand-overs");

@@ -3,6 +3,7 @@
 
 mod ends;
 mod hand_overs;
+mod late_proposals;
 mod panics;
 mod room;
 mod signals;
@@ -38,6 +39,7 @@ fn run(args: &[&str]) -> io::Result<bool> {
         }
         ["panics" | "signals", "other", to] => panics::other(&way(to)?).map(|()| true),
         ["room"] => room::all(),
+        ["late-proposals"] => late_proposals::all(),
         ["waits"] => waits::all(),
         ["hand-overs"] => hand_overs::all(),
         ["identity"] => steps::identity(),

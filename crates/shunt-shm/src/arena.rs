@@ -50,6 +50,26 @@ struct Header {
     counters: Counters,
     processes: Processes,
     unregistered: Places,
+    families: Families,
+}
+
+/// What the processes that share an arena learn of connections to their ports, for those that are forked next: an agent of any version has
+/// zeros there.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Families {
+    brevity: [AtomicU32; FAMILIES],
+}
+
+/// Ports that are told apart, by their lowest bits.
+const FAMILIES: usize = 64;
+
+impl Families {
+    /// What connections to this port have cost and not gained: the library's business.
+    #[must_use]
+    pub const fn brevity(&self, port: u16) -> &AtomicU32 {
+        &self.brevity[port as usize % FAMILIES]
+    }
 }
 
 /// How the bytes of a connection go.
@@ -434,6 +454,12 @@ impl Arena {
     #[must_use]
     pub fn unregistered(&self) -> &Places {
         &self.header().unregistered
+    }
+
+    /// What those that share the arena have learnt.
+    #[must_use]
+    pub fn families(&self) -> &Families {
+        &self.header().families
     }
 
     /// What was decided lately; `None`: an older agent has made the arena.

@@ -1,6 +1,8 @@
 //! The handshake's course on each side (CLC: proposal, accept, decline), without its memory.
 
 #[cfg(not(loom))]
+pub mod brevity;
+#[cfg(not(loom))]
 pub mod course;
 #[cfg(not(loom))]
 pub mod proposals;

@@ -70,6 +70,7 @@ impl Op {
             | Self::ConnectPlain
             | Self::Accept
             | Self::AcceptNow
+            | Self::AcceptLate
             | Self::AcceptPlain
             | Self::Bypass
             | Self::Tire

@@ -37,6 +37,8 @@ pub struct Shaking {
     pub is_new: Cell<bool>,
     /// It knows its place in the link group.
     has_place: Cell<bool>,
+    /// It is put off for so many looks more.
+    put_off: Cell<u32>,
     /// Held while a proposal is looked for and taken up.
     lock: Cell<bool>,
 }
@@ -108,6 +110,9 @@ impl Machine {
             id.set_tuple(&tuple(world.conn).reversed());
             id.since.store(self.now.get(), Relaxed);
             id.phase.store(Phase::Candidate as u32, Release);
+            if op == Op::AcceptLate {
+                me.shaking.put_off.set(3);
+            }
             if op == Op::AcceptNow || me.mind.uses_accepted.get() {
                 course::at_accept(&world.hand(program));
             }
@@ -150,6 +155,11 @@ impl Course for Hand<'_> {
             point();
             step(lock.is_nested())
         }))
+    }
+
+    fn is_put_off(&self) -> bool {
+        let left = &self.world.procs[self.who].shaking.put_off;
+        left.replace(left.get().saturating_sub(1)) > 0
     }
 
     fn find(&self) -> Option<Ticket> {

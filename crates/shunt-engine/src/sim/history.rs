@@ -55,7 +55,7 @@ impl History {
 }
 
 /// The operations by their names: those alone, and those with a number.
-const ALONE: [(&str, Op); 26] = [
+const ALONE: [(&str, Op); 27] = [
     ("meet", Op::Meet),
     ("check", Op::Check),
     ("sleep", Op::Sleep),
@@ -65,6 +65,7 @@ const ALONE: [(&str, Op); 26] = [
     ("connect-plain", Op::ConnectPlain),
     ("accept", Op::Accept),
     ("accept-now", Op::AcceptNow),
+    ("accept-late", Op::AcceptLate),
     ("accept-plain", Op::AcceptPlain),
     ("tire", Op::Tire),
     ("agent-dies", Op::AgentDies),
@@ -114,7 +115,7 @@ const SIZED: [(&str, Numbered); 23] = [
 ];
 
 impl Op {
-    const CODES: u8 = 49;
+    const CODES: u8 = 50;
 
     fn from_code(code: u8, size: usize) -> Self {
         match usize::from(code).checked_sub(ALONE.len()) {

@@ -161,8 +161,12 @@ impl Machine {
             Op::Connect | Op::ConnectPlain => {
                 self.connects(program, op == Op::Connect && !is_foreign);
             }
-            Op::Accept | Op::AcceptNow if is_foreign => self.accepts(program, Op::AcceptPlain),
-            Op::Accept | Op::AcceptNow | Op::AcceptPlain => self.accepts(program, op),
+            Op::Accept | Op::AcceptNow | Op::AcceptLate if is_foreign => {
+                self.accepts(program, Op::AcceptPlain);
+            }
+            Op::Accept | Op::AcceptNow | Op::AcceptLate | Op::AcceptPlain => {
+                self.accepts(program, op);
+            }
             Op::AgentDies => self.agent_lives.set(false),
             Op::AgentReturns => self.agent_returns(),
             Op::Starve => self.runs_out(program),

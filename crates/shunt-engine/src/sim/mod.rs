@@ -130,6 +130,8 @@ pub enum Op {
     Accept,
     /// The same, and looks for the proposal at once.
     AcceptNow,
+    /// The same, and looks for the proposal only after some calls.
+    AcceptLate,
     /// The same past the library.
     AcceptPlain,
     /// Makes so many calls that find nothing, for so long, that it gives its proposal up.

@@ -85,7 +85,12 @@ impl Op {
     pub(super) const fn makes_connection(self) -> bool {
         matches!(
             self,
-            Self::Connect | Self::ConnectPlain | Self::Accept | Self::AcceptNow | Self::AcceptPlain
+            Self::Connect
+                | Self::ConnectPlain
+                | Self::Accept
+                | Self::AcceptNow
+                | Self::AcceptLate
+                | Self::AcceptPlain
         )
     }
 

@@ -72,8 +72,14 @@ fn connecting(
 
 fn connecting_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
     let connects = || prop_oneof![5 => Just(Op::Connect), 1 => Just(Op::ConnectPlain)];
-    let accepts =
-        || prop_oneof![4 => Just(Op::Accept), 2 => Just(Op::AcceptNow), 1 => Just(Op::AcceptPlain)];
+    let accepts = || {
+        prop_oneof![
+            4 => Just(Op::Accept),
+            2 => Just(Op::AcceptNow),
+            2 => Just(Op::AcceptLate),
+            1 => Just(Op::AcceptPlain),
+        ]
+    };
     let leaves = || prop_oneof![6 => op(), 1 => leaving_only()];
     prop_oneof![
         3 => (connecting(connects(), op()), connecting(accepts(), op())),
@@ -282,6 +288,7 @@ fn beginning() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
         1 => begins(&[Op::Meet], &[Op::Meet]),
         2 => begins(&[Op::Connect], &[Op::Accept]),
         2 => begins(&[Op::Connect], &[Op::AcceptNow]),
+        2 => begins(&[Op::Connect], &[Op::AcceptLate]),
         1 => begins(&[Op::ConnectPlain], &[Op::Accept]),
         1 => begins(&[Op::Connect, Op::Bypass], &[Op::AcceptNow]),
         2 => (0_u32..80).prop_map(|points| (vec![Op::Stall(points), Op::Connect], vec![Op::Accept])),

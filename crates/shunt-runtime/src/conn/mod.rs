@@ -13,6 +13,7 @@
 //! connection's, as it is not in the kernel, and the kernel socket gets a descriptor of the
 //! library's own.
 
+pub mod brevity;
 pub mod hold;
 mod left;
 mod locked;

@@ -361,7 +361,9 @@ pub fn open_run_page() {
 
 fn everywhere(f: impl Fn(&Shard)) {
     let thread = tid();
-    f(Endpoint::current().map_or(&HOMELESS, |e| e.arena.counters()).of(thread));
+    // A child that has not introduced itself counts with its parent.
+    let counts = Endpoint::current().or_else(|| Endpoint::newest().filter(|e| !e.is_shed()));
+    f(counts.map_or(&HOMELESS, |e| e.arena.counters()).of(thread));
     if let Some(page) = run_page() {
         f(page.get().of(thread));
     }

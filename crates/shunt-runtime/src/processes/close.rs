@@ -189,6 +189,7 @@ pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
     let region = record.id.region.load(Ordering::Relaxed);
     let (side, slot) = (record.side(), record.slot());
     grants::leave(sock);
+    sock.leave_brevity();
     if fork_sharing::let_go(endpoint, record) {
         last(record);
         record.id.live.store(0, Ordering::Release);

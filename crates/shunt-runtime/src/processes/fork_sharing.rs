@@ -13,7 +13,7 @@ use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::Member;
 use shunt_sys::process::Identity;
 
-use crate::conn::{Sock, hold};
+use crate::conn::{Sock, brevity, hold};
 use crate::control::endpoint::Endpoint;
 use crate::control::link;
 use crate::control::members;
@@ -144,6 +144,7 @@ pub fn look_after(endpoint: &Endpoint) {
 /// slot and the record are free.
 fn bury(record: &Record, arena: &Arena) {
     account::add(record, arena);
+    brevity::settle(record, arena);
     let region = record.id.region.load(Ordering::Relaxed);
     let (slot, side) = (record.slot(), record.side());
     if let Some(link) = link::all().find(|link| link.region == region && link.side == side) {

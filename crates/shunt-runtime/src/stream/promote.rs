@@ -159,6 +159,11 @@ impl Course for Handshake {
         Some(step(lock.nested()))
     }
 
+    #[inline]
+    fn is_put_off(&self) -> bool {
+        self.0.sock().is_put_off()
+    }
+
     fn find(&self) -> Option<Ticket> {
         self.proposals()?.find(&self.0.record().id.tuple())
     }

@@ -4,6 +4,7 @@
 mod addresses;
 mod daemons;
 mod execs;
+mod forks;
 mod http;
 mod interface;
 mod iperf;

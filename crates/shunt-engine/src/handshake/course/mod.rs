@@ -13,6 +13,7 @@ use shunt_wire::reason::Reason;
 
 use crate::conn::flags::RESET_DUE;
 use crate::conn::{End, has};
+use crate::handshake::brevity::has_lasted;
 use crate::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use crate::spin::Nanos;
 
@@ -46,6 +47,8 @@ pub trait Course {
     /// in a signal handler above another one. `None`: in a handler that may set nothing up, it was not run.
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T>;
 
+    /// Those before it were too short for what it costs this process to set one up: it has to prove first that it lasts.
+    fn is_put_off(&self) -> bool;
     /// Its proposal, if there is one.
     fn find(&self) -> Option<Self::Ticket>;
     /// Some client is between its connect and its post.
@@ -106,6 +109,7 @@ fn set_phase(host: &impl Course, phase: Phase) {
 #[inline]
 pub fn advance(host: &impl Course) -> Phase {
     unless_settled(host, |phase| match phase {
+        Phase::Candidate if has_to_last(host, 1) => Phase::Candidate,
         Phase::Candidate => look_for_proposal(host, Time::AtUse),
         Phase::Proposed => look_for_answer(host),
         Phase::Active => adopt(host),
@@ -124,6 +128,7 @@ pub fn poll_handshake(host: &impl Course) -> Phase {
             }
             answered(host).unwrap_or(Phase::Proposed)
         }
+        Phase::Candidate if has_to_last(host, 0) => Phase::Candidate,
         Phase::Candidate => poll_proposal(host),
         other => other,
     })
@@ -147,6 +152,14 @@ fn unless_settled(host: &impl Course, steps: impl FnOnce(Phase) -> Phase) -> Pha
             })
             .unwrap_or(before),
         settled => settled,
+    }
+}
+
+/// True for an accepted one that is put off, and has not lasted yet, with so many calls more.
+fn has_to_last(host: &impl Course, calls: u32) -> bool {
+    host.is_put_off() && {
+        let looks = host.record().id.looks.fetch_add(calls, Relaxed).saturating_add(calls);
+        !has_lasted(looks, age(host))
     }
 }
 

@@ -38,6 +38,7 @@ struct Way {
     is_nested: bool,
     /// What others do while this step waits to be alone.
     meanwhile: Option<fn(&Self)>,
+    is_put_off: bool,
     /// The proposal is found at this look, counted from 1.
     found_at: Option<u32>,
     looks: Cell<u32>,
@@ -65,6 +66,7 @@ impl Way {
             is_barred: false,
             is_nested: false,
             meanwhile: None,
+            is_put_off: false,
             found_at: None,
             looks: Cell::new(0),
             is_connecting: false,
@@ -154,6 +156,10 @@ impl Course for Way {
         (!self.is_barred).then(|| step(self.is_nested))
     }
 
+    fn is_put_off(&self) -> bool {
+        self.is_put_off
+    }
+
     fn find(&self) -> Option<()> {
         self.looks.set(self.looks.get() + 1);
         (self.found_at == Some(self.looks.get())).then_some(())
@@ -224,6 +230,25 @@ fn what_is_settled_needs_no_step() {
     let way = Way::of(Phase::Active);
     way.is_linked.set(true);
     assert_eq!((advance(&way), way.did()), (Phase::Active, vec![]));
+}
+
+#[test]
+fn one_that_is_put_off_looks_when_it_has_lasted() {
+    for lasts in [
+        |way: &Way| way.id().looks.store(1 << 20, Relaxed),
+        |way: &Way| {
+            way.time.set(3 * SECOND);
+        },
+    ] {
+        let mut way = Way::of(Phase::Candidate);
+        (way.is_put_off, way.found_at) = (true, Some(1));
+        for _ in 0..20 {
+            assert_eq!((advance(&way), poll_handshake(&way)), (Phase::Candidate, Phase::Candidate));
+        }
+        assert_eq!((way.looks.get(), way.did(), way.id().looks.load(Relaxed)), (0, vec![], 20));
+        lasts(&way);
+        assert_eq!((advance(&way), way.did()), (Phase::Active, vec![Did::Accepted(Time::AtUse)]));
+    }
 }
 
 #[test]

@@ -230,6 +230,21 @@ impl Instance {
         inner.into_iter().filter_map(Self::next_look).chain(mine).min()
     }
 
+    /// True when a look has promoted a connection here, or in an instance that is watched here: nobody rings for it before the next look.
+    /// To be called with no lock held.
+    pub fn has_unregistered(&self) -> bool {
+        self.lock().has_unregistered() || self.has_unregistered_inside()
+    }
+
+    /// The same of instances that are watched here alone.
+    pub fn has_unregistered_inside(&self) -> bool {
+        if self.sets.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let inner: Vec<_> = self.lock().inner().filter_map(|(_, set)| get(set.instance)).collect();
+        inner.into_iter().any(Self::has_unregistered)
+    }
+
     fn forget_inner(&self, inner: &Instance) {
         if self.sets.load(Ordering::Relaxed) == 0 {
             return;

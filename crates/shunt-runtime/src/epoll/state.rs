@@ -226,6 +226,12 @@ impl State {
         }
     }
 
+    /// True when a connection that is looked at by itself has been promoted: nobody rings for it before it is registered anew.
+    pub fn has_unregistered(&self) -> bool {
+        let watched = |i: &usize| self.watches.get(*i)?.as_ref()?.conn;
+        self.direct.iter().filter_map(watched).any(Watched::is_unregistered)
+    }
+
     /// While the proposal of some connection is still looked for: when to look again, in nanoseconds from
     /// now.
     pub fn next_look(&self) -> Option<u64> {

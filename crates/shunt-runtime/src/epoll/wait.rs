@@ -19,7 +19,7 @@ use crate::control::link::looks::{self, Queue};
 use crate::epoll::instance::Instance;
 use crate::epoll::kernel::{self, KERNEL_EVENTS, visit};
 use crate::epoll::out::{Limits, Out};
-use crate::epoll::state::{State, Watch, Watched};
+use crate::epoll::state::{State, Watch};
 use crate::epoll::tell::dispatch;
 use crate::epoll::{Ours, ready, untag};
 use crate::fds::fd_table::Entry;
@@ -166,6 +166,10 @@ impl Wait for Waiter {
 
     fn is_ready(&mut self) -> bool {
         any_news(self.instance)
+    }
+
+    fn is_heard(&mut self, _: Way) -> bool {
+        !self.instance.has_unregistered_inside()
     }
 
     fn limits(&mut self, _: Way) -> wait::Limits {
@@ -429,16 +433,16 @@ fn direct_news(instance: &Instance) -> bool {
     if !state.ready.is_empty() {
         return true;
     }
-    (0..state.direct.len()).any(|i| {
+    let has_news = (0..state.direct.len()).any(|i| {
         let index = state.direct[i];
         let seen = state.get(index).is_some_and(|watch| {
             watch.interest & events::ET != 0
                 && watch.conn.is_some_and(|c| ready::stamp(c.conn) == watch.stamp)
         });
-        // The look itself may have promoted a candidate: that counts as news, too.
         !seen && has_news(&mut state, index)
-            || state.get(index).and_then(|watch| watch.conn).is_some_and(Watched::is_unregistered)
-    })
+    });
+    // The look itself may have promoted a candidate: that counts as news, too.
+    has_news || state.has_unregistered()
 }
 
 /// A thread that sleeps in an instance, or is about to: the queues are armed as long as this lives,

@@ -255,13 +255,13 @@ impl Wait for PollSet<'_> {
     fn is_heard(&mut self, way: Way) -> bool {
         match way {
             // A look may find the proposal of one: then what comes comes through a ring, of which nobody would tell.
-            Way::Kernel => self.rings() == self.rings,
+            Way::Kernel => self.rings() == self.rings && !self.has_unregistered(),
             Way::Futex => self.is_heard_by_words(),
         }
     }
 
     fn limits(&mut self, way: Way) -> Limits {
-        let look = self.conns().filter_map(|(_, conn)| conn.next_look()).min();
+        let look = self.targets.iter().filter_map(Target::next_look).min();
         let now = ThisProcess.now();
         let nap = (way == Way::Futex).then(|| match self.words.is_unattended() {
             false => self.naps.end(now),
@@ -379,6 +379,12 @@ impl PollSet<'_> {
             Target::Conn(conn) => Some((i, *conn)),
             Target::Kernel | Target::Set(_) => None,
         })
+    }
+
+    /// The same in an epoll instance.
+    fn has_unregistered(&self) -> bool {
+        let is_one = |target: &Target| matches!(target, Target::Set(set) if set.has_unregistered());
+        self.targets.iter().any(is_one)
     }
 
     fn rings(&self) -> usize {

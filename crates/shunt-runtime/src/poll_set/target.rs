@@ -60,6 +60,15 @@ impl Target {
         }
     }
 
+    /// While a proposal is looked for that another thread may find: when to look again, in nanoseconds from now.
+    pub fn next_look(&self) -> Option<u64> {
+        match self {
+            Self::Kernel => None,
+            Self::Conn(conn) => conn.next_look(),
+            Self::Set(set) => set.next_look(),
+        }
+    }
+
     /// True when it wakes who waits for these events.
     pub fn wakes(&self, wanted: u32) -> bool {
         self.readiness(wanted) & (wanted | events::ALWAYS) != 0

@@ -66,7 +66,7 @@ TEST_PROGRAMS := $(DEMO_PROGRAMS) ab:apache2-utils postgres:postgresql \
 deps-demo:
 	@$(PROGRAMS) $(DEMO_PROGRAMS)
 
-deps-test: deps-vm deps-prometheus
+deps-test: deps-vm deps-qemu deps-prometheus
 	@$(PROGRAMS) $(TEST_PROGRAMS)
 
 # What checks rules of Prometheus: unpacked, as an installation would start a server.
@@ -91,6 +91,11 @@ deps-vm:
 	    kernel=$$(apt-cache pkgnames linux-image-6.12. | grep -E '^linux-image-6\.12\.[0-9]+\+deb12-amd64$$' | sort -V | tail -n 1); \
 	    apt-get download "$${kernel:?no kernel 6.12 in the archive of security updates}" >/dev/null; \
 	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM)-6.12.new $(VM)-6.12; }
+
+# A QEMU that attaches vfio-user devices, which Debian 12's cannot: unpacked. SHUNT_TEST_QEMU names another one.
+.PHONY: deps-qemu
+deps-qemu:
+	@test -n "$${SHUNT_TEST_QEMU-}" || test -x $(TARGET)/qemu/qemu-system-x86_64 || tests/functional/fetch-qemu $(TARGET)/qemu
 
 # Every part of it runs, whatever becomes of another, where make is told to keep going.
 .PHONY: test

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::binaries::program;
+use crate::binaries::{self, program};
 use crate::machines::Lab;
 use crate::sandbox::{Process, Sandbox};
 
@@ -24,6 +25,48 @@ pub enum Device<'a> {
     Doorbell,
     /// A file of `PLAIN` bytes, and nobody who interrupts or tells who is gone.
     Plain(&'a Path),
+}
+
+/// What a guest has its disk by: a process behind a socket.
+#[derive(Clone, Copy, Debug)]
+pub enum Drive<'a> {
+    /// vhost-user-blk: `/dev/vda`.
+    Virtio(&'a Path),
+    /// An NVMe controller by vfio-user, `/dev/nvme0n1`: for a monitor that knows how.
+    Nvme(&'a Path),
+}
+
+impl Drive<'_> {
+    fn attach(self, command: &mut Command) {
+        match self {
+            Self::Virtio(socket) => {
+                let socket = socket.display();
+                command.args(["-chardev", &format!("socket,path={socket},id=d,reconnect=1")]);
+                command.args(["-device", "vhost-user-blk-pci,chardev=d,num-queues=2"]);
+            }
+            Self::Nvme(socket) => {
+                let socket = serde_json::json!({ "type": "unix", "path": socket });
+                let device = serde_json::json!({ "driver": "vfio-user-pci", "socket": socket });
+                command.args(["-device", &device.to_string()]);
+            }
+        }
+    }
+
+    /// QEMU of the distribution, or a newer one where that has not what it takes.
+    fn monitor(self) -> PathBuf {
+        match self {
+            Self::Virtio(_) => program("qemu-system-x86_64"),
+            Self::Nvme(_) => newer_qemu(),
+        }
+    }
+}
+
+/// A QEMU that attaches devices by vfio-user, from 10.1 on: `SHUNT_TEST_QEMU`, or where `make deps-qemu` puts one.
+fn newer_qemu() -> PathBuf {
+    let beside = || binaries::dir().join("../qemu/qemu-system-x86_64");
+    let path = std::env::var_os("SHUNT_TEST_QEMU").map_or_else(beside, PathBuf::from);
+    assert!(path.exists(), "{} is missing: `make deps-qemu`", path.display());
+    path
 }
 
 /// Length of the memory of [`Device::Plain`].
@@ -102,16 +145,16 @@ impl Guest {
         Self::reach(process, &line, console, [10, 77, 0, n])
     }
 
-    /// Starts a guest without a network, whose disk `/dev/vda` a process behind this socket is. It boots meanwhile.
+    /// Starts a guest without a network, with a disk. It boots meanwhile.
     ///
     /// # Panics
     /// When QEMU can't be started.
     #[must_use]
-    pub fn with_disk(sandbox: &Sandbox, image: &Image, disk: &Path) -> Self {
+    pub fn with_disk(sandbox: &Sandbox, image: &Image, disk: Drive<'_>) -> Self {
         let dir = sandbox.path();
         let (line, console) = (dir.join("guest.line"), dir.join("guest.console"));
         let _ = fs::remove_file(&line);
-        let mut command = sandbox.plain(program("qemu-system-x86_64"));
+        let mut command = sandbox.plain(disk.monitor());
         command.args(["-accel", "tcg,thread=multi", "-machine", "q35,memory-backend=ram"]);
         command.args(["-object", "memory-backend-memfd,id=ram,size=768M,share=on"]);
         command.args(["-smp", "2", "-m", "768M"]);
@@ -119,8 +162,7 @@ impl Guest {
         command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
         let kernel = "console=ttyS0 panic=-1 quiet no_timer_check mitigations=off";
         command.args(["-append", kernel]);
-        command.args(["-chardev", &format!("socket,path={},id=d,reconnect=1", disk.display())]);
-        command.args(["-device", "vhost-user-blk-pci,chardev=d,num-queues=2"]);
+        disk.attach(&mut command);
         command.args(["-serial", &format!("file:{}", console.display())]);
         command
             .args(["-chardev", &format!("socket,path={},server=on,wait=off,id=c", line.display())]);

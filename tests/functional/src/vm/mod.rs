@@ -1,11 +1,11 @@
 //! Virtual machines: a distribution's kernel, with this host's own programs.
 //!
-//! `make deps-vm` fetches the packages of the kernels and busybox'; the rest of a guest is put together from this host's files
-//! when a test begins, and nothing of it is left.
+//! `make deps-vm` fetches the packages of the kernels and busybox', `make deps-qemu` a newer emulator for what needs one; the rest
+//! of a guest is put together from this host's files when a test begins, and nothing of it is left.
 
 mod archive;
 mod guest;
 mod image;
 
-pub use guest::{Device, Guest, Said};
+pub use guest::{Device, Drive, Guest, Said};
 pub use image::{Image, Kernel, SMC_RUN};

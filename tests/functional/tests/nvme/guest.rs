@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shunt_functional::mode::Mode;
 use shunt_functional::sandbox::Sandbox;
-use shunt_functional::vm::{Guest, Image, Kernel};
+use shunt_functional::vm::{Drive, Guest, Image, Kernel};
 
 use crate::changed::apply;
 use crate::disk::Disk;
@@ -24,7 +24,7 @@ fn a_guest_has_a_disk() {
     let mut target = Target::quick(&sandbox, STORE);
     let port = target.port;
     let disk = Disk::start(&sandbox, port, &["--grant"]);
-    let mut guest = Guest::with_disk(&sandbox, &image, &disk.socket).ready();
+    let mut guest = Guest::with_disk(&sandbox, &image, Drive::Virtio(&disk.socket)).ready();
     guest.must("[ $(cat /sys/block/vda/size) = 524288 ] && cat /sys/block/vda/serial");
 
     // A file system keeps its bytes, by the target's word and not the cache's.
@@ -61,7 +61,7 @@ fn a_guest_has_a_disk() {
     guest.must("(while :; do dd if=/tmp/bytes of=/dev/vda bs=64k seek=2000 oflag=direct; done > /dev/null 2>&1) & sleep 1");
     guest.kill();
     drop(guest);
-    let mut guest = Guest::with_disk(&sandbox, &image, &disk.socket).ready();
+    let mut guest = Guest::with_disk(&sandbox, &image, Drive::Virtio(&disk.socket)).ready();
     let found = guest.must("dd if=/dev/vda bs=64k count=763 iflag=direct 2> /dev/null | head -c 50000000 | md5sum | cut -c 1-32");
     assert_eq!(found, sum);
     guest.kill();
@@ -82,7 +82,7 @@ fn a_guests_disk_changes_its_size() {
     let image = Image::with(sandbox.path(), Kernel::Own, &MODULES, &[]);
     let target = Target::configured(&sandbox, &sized("64MiB"));
     let disk = Disk::start(&sandbox, target.port, &[]);
-    let mut guest = Guest::with_disk(&sandbox, &image, &disk.socket).ready();
+    let mut guest = Guest::with_disk(&sandbox, &image, Drive::Virtio(&disk.socket)).ready();
     let becomes = |guest: &mut Guest, mib: u64| {
         let is = format!("[ $(cat /sys/block/vda/size) = {} ]", mib << 11);
         guest.must(&format!("for n in $(seq 100); do {is} && break; sleep 0.1; done; {is}"));

@@ -12,6 +12,7 @@ mod hostile;
 mod initiator;
 mod kernel;
 mod keys;
+mod monitor;
 mod nbd;
 mod nvmet;
 mod proxy;

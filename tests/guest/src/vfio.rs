@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use shunt_nvme::wire::opcode::{admin, io};
@@ -23,6 +23,8 @@ pub const REGION: u64 = 32 << 20;
 pub const FAR: u64 = 1 << 32;
 /// Bytes of the second one.
 pub const FAR_LEN: u64 = 4 << 20;
+/// Two pages for doorbells in memory, and what the device says of them.
+pub const SHADOW: u64 = 4 << 20;
 /// Free for lists of pages.
 pub const LISTS: u64 = 8 << 20;
 /// Free for data.
@@ -56,6 +58,10 @@ pub struct Driver {
     pub memory: Memory,
     /// How long it waits for an answer.
     pub patience: Duration,
+    /// How often it has rung in BAR0 for an I/O queue.
+    pub rings: u64,
+    /// Doorbells are in memory.
+    is_shadowed: bool,
     pairs: Vec<Pair>,
     interrupts: Vec<EventFd>,
     cid: u16,
@@ -100,7 +106,8 @@ impl Driver {
         let fds: Vec<_> = interrupts.iter().map(AsRawFd::as_raw_fd).collect();
         client.set_irqs(MSIX, EVENTFDS, 0, vectors, &fds).unwrap();
         let patience = Duration::from_secs(20);
-        Self { client, memory, patience, pairs: Vec::new(), interrupts, cid: 0 }
+        let (rings, pairs) = (0, Vec::new());
+        Self { client, memory, patience, rings, is_shadowed: false, pairs, interrupts, cid: 0 }
     }
 
     /// The same with an enabled controller and so many queues.
@@ -146,6 +153,7 @@ impl Driver {
             self.client.region_write(BAR0, at.into(), &queue.to_le_bytes()).unwrap();
         }
         self.write(completion(0), &[0; 16 * ENTRIES as usize]);
+        (self.is_shadowed, self.rings) = (false, 0);
         self.pairs.clear();
         self.pairs.push(Pair { entries: ENTRIES, tail: 0, head: 0, phase: true });
         self.set_register(CC, Configuration::ENABLE.0);
@@ -186,10 +194,36 @@ impl Driver {
         self.cid
     }
 
+    /// Puts doorbells into memory, as Linux does (`nvme_dbbuf_`).
+    pub fn shadow(&mut self) -> Status {
+        self.write(SHADOW, &[0; 2 * PAGE as usize]);
+        let sqe = command(admin::DOORBELL_BUFFER_CONFIG, 0, [SHADOW, SHADOW + PAGE]);
+        let status = self.execute(0, sqe).status();
+        self.is_shadowed = status.is_success();
+        status
+    }
+
+    /// Writes a doorbell: into memory, and to BAR0 unless the device need not hear of it.
+    fn doorbell(&mut self, number: u32, value: u32) {
+        if self.is_shadowed && number > 1 {
+            let at = |page: u64| GuestAddress(page + u64::from(number) * 4);
+            let old: u32 = self.memory.load(at(SHADOW), Ordering::Relaxed).unwrap();
+            self.memory.store(value, at(SHADOW), Ordering::Release).unwrap();
+            fence(Ordering::SeqCst);
+            let event: u32 = self.memory.load(at(SHADOW + PAGE), Ordering::Relaxed).unwrap();
+            let [event, new, old] = [event, value, old].map(|value| value as u16);
+            if new.wrapping_sub(event).wrapping_sub(1) >= new.wrapping_sub(old) {
+                return;
+            }
+        }
+        self.rings += u64::from(number > 1);
+        self.set_register(0x1000 + number * 4, value);
+    }
+
     /// Rings a queue's doorbell.
     pub fn ring(&mut self, queue: u16) {
         let tail = self.pairs[usize::from(queue)].tail;
-        self.set_register(0x1000 + u32::from(queue) * 8, tail);
+        self.doorbell(u32::from(queue) * 2, tail);
     }
 
     /// Hands a command over; its number.
@@ -218,7 +252,7 @@ impl Driver {
     /// Tells the device what was read.
     pub fn acknowledge(&mut self, queue: u16) {
         let head = self.pairs[usize::from(queue)].head;
-        self.set_register(0x1004 + u32::from(queue) * 8, head);
+        self.doorbell(u32::from(queue) * 2 + 1, head);
     }
 
     /// Waits for a completion, and tells the device.

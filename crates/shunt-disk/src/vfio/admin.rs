@@ -90,6 +90,7 @@ impl Admin {
             admin::DELETE_COMPLETION_QUEUE => {
                 queues.delete_completion(sqe).map(|()| Answer::Done(0))
             }
+            admin::DOORBELL_BUFFER_CONFIG => queues.shadow(sqe, memory).map(|()| Answer::Done(0)),
             admin::IDENTIFY => {
                 let data = identify::answer(sqe, disk, &self.name)?;
                 prp::write(memory, sqe, &data).map(|()| Answer::Done(0))

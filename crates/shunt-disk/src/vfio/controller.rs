@@ -148,18 +148,17 @@ impl Controller {
         self.phase = Phase::Failed;
     }
 
+    /// True while queues are used.
+    const fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::On | Phase::Shutting { .. })
+    }
+
     /// A doorbell: tails of submission queues have even numbers, heads of completion queues odd ones.
     fn doorbell(&mut self, number: u64, value: u32) {
-        if !matches!(self.phase, Phase::On | Phase::Shutting { .. }) {
+        if !self.is_running() {
             return;
         }
-        let id = u16::try_from(number / 2).unwrap_or(u16::MAX);
-        let rung = if number.is_multiple_of(2) {
-            self.queues.submission(id).map(|queue| queue.ring(value))
-        } else {
-            self.queues.completion(id).map(|queue| queue.ring(value))
-        };
-        match rung {
+        match self.queues.ring(number, value) {
             Some(Ok(())) => {}
             Some(Err(BadValue)) => self.admin.events.raise(Event::BadDoorbell),
             None => self.admin.events.raise(Event::NoSuchDoorbell),
@@ -229,25 +228,39 @@ impl Controller {
         self.admin.events.raise(Event::Namespace);
     }
 
+    /// Looks for commands of which doorbells in memory tell.
+    pub fn look(&mut self, memory: &Memory) {
+        if self.is_running() && self.queues.look(memory).is_err() {
+            self.admin.events.raise(Event::BadDoorbell);
+        }
+    }
+
+    /// The guest is to ring in BAR0 from now on, as nobody looks at doorbells in memory. True if one has changed already.
+    #[must_use]
+    pub fn arm(&mut self, memory: &Memory) -> bool {
+        self.is_running() && self.queues.arm(memory)
+    }
+
+    /// The guest need not ring, as [`Self::look`] will be called.
+    pub fn disarm(&mut self, memory: &Memory) {
+        if self.is_running() {
+            self.queues.disarm(memory);
+        }
+    }
+
     /// Shows the guest what has completed, and adds the interrupts that tell it.
     pub fn post(&mut self, memory: &Memory, interrupts: &mut Vec<u16>) {
-        if !matches!(self.phase, Phase::On | Phase::Shutting { .. }) {
+        if !self.is_running() {
             return;
         }
         self.queues.finish_deletions();
         while let Some((cid, result)) = self.admin.events.tell() {
             self.queues.push(0, cid, Status::SUCCESS, result);
         }
-        let mut is_broken = false;
-        for queue in self.queues.completions() {
-            match queue.post(memory) {
-                Ok(true) => interrupts.extend(queue.vector),
-                Ok(false) => {}
-                Err(Broken) => is_broken = true,
-            }
-        }
-        if is_broken {
-            self.fail();
+        match self.queues.post(memory, interrupts) {
+            Ok(false) => {}
+            Ok(true) => self.admin.events.raise(Event::BadDoorbell),
+            Err(Broken) => self.fail(),
         }
     }
 

@@ -91,6 +91,17 @@ impl<'s> Device<'s> {
         found
     }
 
+    /// The guest is to send messages from now on for what it has to say. True if it has said something in memory already.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        self.runner.controller().arm(self.dma.memory())
+    }
+
+    /// The guest need not, as there will be a turn.
+    pub fn disarm(&mut self) {
+        self.runner.controller().disarm(self.dma.memory());
+    }
+
     fn raise(&mut self) {
         for vector in self.due.drain(..) {
             if let Some(Some(fd)) = self.interrupts.get(usize::from(vector)) {

@@ -23,6 +23,8 @@ pub const MAX_DATA: u64 = PAGE << MDTS;
 /// The firmware's revision.
 pub const REVISION: &str = env!("CARGO_PKG_VERSION");
 
+/// OACS: Doorbell Buffer Config.
+const HAS_DOORBELL_BUFFER: u16 = 1 << 8;
 /// ONCS: Compare, Dataset Management, Write Zeroes.
 const CAN_COMPARE: u16 = 1 << 0;
 const CAN_DISCARD: u16 = 1 << 2;
@@ -39,6 +41,7 @@ fn controller(disk: &Geometry, name: &Nqn) -> Controller {
     data.ver = VERSION.into();
     data.oaes = EVENT_NAMESPACE_ATTRIBUTE.into();
     data.cntrltype = ControllerType::Io as u8;
+    data.oacs = HAS_DOORBELL_BUFFER.into();
     data.acl = 3;
     // A few, all of which fit.
     data.aerl = u8::try_from(MAX_REQUESTS - 1).unwrap_or(0);

@@ -3,7 +3,8 @@
 //! What decides has no I/O, and is tested without:
 //!
 //! * [`pci`]: the configuration space; [`registers`]: the controller's registers.
-//! * [`queue`], [`queues`]: its queues in the guest's memory; [`prp`]: where commands have their data.
+//! * [`queue`], [`queues`]: its queues in the guest's memory, and [`shadow`], their doorbells there; [`prp`]: where commands have
+//!   their data.
 //! * [`identify`], [`logs`], [`events`], [`admin`]: Admin commands; [`command`]: I/O commands, checked.
 //! * [`controller`]: all of these, as the guest sees them in a BAR.
 //!
@@ -31,5 +32,6 @@ pub mod queues;
 pub mod registers;
 pub mod runner;
 pub mod serve;
+pub mod shadow;
 pub mod waiter;
 pub mod wire;

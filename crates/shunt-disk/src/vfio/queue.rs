@@ -41,6 +41,10 @@ impl Place {
         if index + 1 < self.entries { index + 1 } else { 0 }
     }
 
+    const fn before(self, index: u32) -> u32 {
+        if index > 0 { index - 1 } else { self.entries - 1 }
+    }
+
     /// Entries from one to the other.
     const fn from(self, first: u32, end: u32) -> u32 {
         if first <= end { end - first } else { end + self.entries - first }
@@ -103,6 +107,18 @@ impl Submission {
         Ok(Some(sqe))
     }
 
+    /// Behind the last entry that the guest has added.
+    #[must_use]
+    pub const fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// A place that no tail goes past before the guest hears that entries were taken: one of the queue is always free.
+    #[must_use]
+    pub const fn before_tail(&self) -> u32 {
+        self.place.before(self.tail)
+    }
+
     /// SQHD.
     #[must_use]
     pub fn head(&self) -> u16 {
@@ -145,6 +161,18 @@ impl Completion {
         }
         self.head = head;
         Ok(())
+    }
+
+    /// What the guest has read, as far as is known.
+    #[must_use]
+    pub const fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// A place that no head goes past before more is posted than there is room for, as far as is known.
+    #[must_use]
+    pub const fn before_head(&self) -> u32 {
+        self.place.before(self.head)
     }
 
     /// True where completions wait for the guest to read.

@@ -1,11 +1,14 @@
 //! All queues of a controller: how they are made and deleted (Base 5.4 to 5.7).
 
+use std::sync::atomic::{Ordering, fence};
+
 use shunt_nvme::wire::{Sqe, Status};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
 use super::prp::PAGE;
-use super::queue::{COMPLETION, Completion, SUBMISSION, Submission};
+use super::queue::{BadValue, Broken, COMPLETION, Completion, SUBMISSION, Submission};
 use super::registers::{AdminQueue, MAX_ENTRIES};
+use super::shadow::Shadow;
 use crate::port::Memory;
 
 /// CDW11: physically contiguous, which all are.
@@ -18,6 +21,12 @@ const INTERRUPTS: u32 = 1 << 1;
 pub struct Queues {
     submissions: Vec<Option<Submission>>,
     completions: Vec<Option<Completion>>,
+    shadow: Option<Shadow>,
+}
+
+/// The numbers of a queue's doorbells: its tail's and its head's.
+const fn doorbells(queue: usize) -> (usize, usize) {
+    (2 * queue, 2 * queue + 1)
 }
 
 /// The upper and the lower half.
@@ -32,7 +41,8 @@ impl Queues {
     pub fn new(count: u16) -> Self {
         let places = usize::from(count) + 1;
         let submissions = (0..places).map(|_| None).collect();
-        Self { submissions, completions: (0..places).map(|_| None).collect() }
+        let completions = (0..places).map(|_| None).collect();
+        Self { submissions, completions, shadow: None }
     }
 
     /// The Admin Queue alone.
@@ -47,6 +57,7 @@ impl Queues {
     pub fn clear(&mut self) {
         self.submissions.fill_with(|| None);
         self.completions.fill_with(|| None);
+        self.shadow = None;
     }
 
     /// True where there is another than the Admin Queue.
@@ -65,9 +76,134 @@ impl Queues {
         self.completions.get_mut(usize::from(id))?.as_mut()
     }
 
-    /// The completion queues.
-    pub fn completions(&mut self) -> impl Iterator<Item = &mut Completion> {
-        self.completions.iter_mut().flatten()
+    /// Doorbell Buffer Config.
+    ///
+    /// # Errors
+    /// How the command completes.
+    pub fn shadow(&mut self, sqe: &Sqe, memory: &Memory) -> Result<(), Status> {
+        self.shadow = Some(Shadow::of(sqe, memory, 2 * self.submissions.len())?);
+        for id in 1..self.submissions.len() {
+            self.begin_tail(id, memory);
+            self.begin_head(id, memory);
+        }
+        Ok(())
+    }
+
+    /// A submission queue's doorbell is in memory from now on, if any is.
+    fn begin_tail(&mut self, id: usize, memory: &Memory) {
+        let (Some(shadow), Some(queue)) = (&mut self.shadow, &self.submissions[id]) else {
+            return;
+        };
+        let (tail, _) = doorbells(id);
+        shadow.begin(memory, tail, queue.tail());
+        shadow.want(memory, tail, queue.before_tail());
+    }
+
+    /// The same of a completion queue's.
+    fn begin_head(&mut self, id: usize, memory: &Memory) {
+        let (Some(shadow), Some(queue)) = (&mut self.shadow, &self.completions[id]) else {
+            return;
+        };
+        let (_, head) = doorbells(id);
+        shadow.begin(memory, head, queue.head());
+        shadow.want(memory, head, queue.before_head());
+    }
+
+    /// A doorbell in BAR0: tails of submission queues have even numbers, heads of completion queues odd ones. None where there is no
+    /// such queue.
+    pub fn ring(&mut self, number: u64, value: u32) -> Option<Result<(), BadValue>> {
+        let id = u16::try_from(number / 2).ok()?;
+        // What is in memory counts there, and may be a later value by now.
+        let counts = id == 0 || self.shadow.is_none();
+        Some(if number.is_multiple_of(2) {
+            let queue = self.submission(id)?;
+            if counts { queue.ring(value) } else { Ok(()) }
+        } else {
+            let queue = self.completion(id)?;
+            if counts { queue.ring(value) } else { Ok(()) }
+        })
+    }
+
+    /// Looks for entries that the guest has added.
+    ///
+    /// # Errors
+    /// A value that a queue cannot have; what others have is taken over.
+    pub fn look(&mut self, memory: &Memory) -> Result<(), BadValue> {
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        let mut all = Ok(());
+        for (id, queue) in self.submissions.iter_mut().enumerate().skip(1) {
+            if let Some(queue) = queue
+                && let Some(value) = shadow.news(memory, doorbells(id).0)
+            {
+                all = queue.ring(value).and(all);
+            }
+        }
+        all
+    }
+
+    /// The guest is to ring where it adds entries, or reads completions for which others wait. True if it has since the last look;
+    /// else nothing is missed by who waits for it to ring.
+    #[must_use]
+    pub fn arm(&mut self, memory: &Memory) -> bool {
+        let Some(shadow) = &self.shadow else { return false };
+        for (number, value) in self.awaited() {
+            shadow.want(memory, number, value);
+        }
+        // SYNC POINT shadow-event: the driver writes its doorbell, has a full barrier, and reads the event. One of the two sees what
+        // the other has written.
+        fence(Ordering::SeqCst);
+        self.awaited().any(|(number, _)| shadow.has_news(memory, number))
+    }
+
+    /// Doorbells in memory that have something to tell, with the values that are known.
+    fn awaited(&self) -> impl Iterator<Item = (usize, u32)> {
+        let tails =
+            self.submissions.iter().enumerate().skip(1).filter_map(|(id, queue)| {
+                queue.as_ref().map(|queue| (doorbells(id).0, queue.tail()))
+            });
+        let heads = self.completions.iter().enumerate().skip(1).filter_map(|(id, queue)| {
+            let queue = queue.as_ref().filter(|queue| queue.is_congested())?;
+            Some((doorbells(id).1, queue.head()))
+        });
+        tails.chain(heads)
+    }
+
+    /// The guest need not ring any more.
+    pub fn disarm(&mut self, memory: &Memory) {
+        let Some(shadow) = &self.shadow else { return };
+        for (id, queue) in self.submissions.iter().enumerate().skip(1) {
+            if let Some(queue) = queue {
+                shadow.want(memory, doorbells(id).0, queue.before_tail());
+            }
+        }
+    }
+
+    /// Shows the guest what has completed, and adds the interrupts that tell it. True if it has read more than there was.
+    ///
+    /// # Errors
+    /// A queue is not in memory.
+    pub fn post(&mut self, memory: &Memory, interrupts: &mut Vec<u16>) -> Result<bool, Broken> {
+        let (mut is_bad, mut broken) = (false, Ok(()));
+        for (id, queue) in self.completions.iter_mut().enumerate() {
+            let Some(queue) = queue else { continue };
+            let mut posted = queue.post(memory);
+            // What has no room may have: the guest does not ring for all that it reads.
+            if id > 0
+                && queue.is_congested()
+                && let Some(shadow) = &mut self.shadow
+                && let Some(value) = shadow.news(memory, doorbells(id).1)
+            {
+                is_bad |= queue.ring(value).is_err();
+                shadow.want(memory, doorbells(id).1, queue.before_head());
+                posted = posted.and_then(|before| Ok(queue.post(memory)? || before));
+            }
+            match posted {
+                Ok(true) => interrupts.extend(queue.vector),
+                Ok(false) => {}
+                Err(why) => broken = Err(why),
+            }
+        }
+        broken.map(|()| is_bad)
     }
 
     /// True where a command of the queue can be taken.
@@ -136,6 +272,7 @@ impl Queues {
         }
         let vector = (cdw11 & INTERRUPTS != 0).then_some(vector);
         self.completions[usize::from(id)] = Some(Completion::new(at, entries, vector));
+        self.begin_head(id.into(), memory);
         Ok(())
     }
 
@@ -153,6 +290,7 @@ impl Queues {
         let answers = self.completion(completion).ok_or(Status::COMPLETION_QUEUE_INVALID.dnr())?;
         answers.users += 1;
         self.submissions[usize::from(id)] = Some(Submission::new(at, entries, completion));
+        self.begin_tail(id.into(), memory);
         Ok(())
     }
 

@@ -237,6 +237,7 @@ impl Runner {
     /// Takes commands, Admin commands first; true if there was one.
     pub fn take(&mut self, memory: &Arc<Memory>) -> bool {
         let Self { controller, seats, disk } = self;
+        controller.look(memory);
         let mut found = controller.run(memory, disk);
         for seat in seats {
             found |= seat.take(controller, memory, disk);

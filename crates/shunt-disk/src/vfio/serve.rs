@@ -129,11 +129,15 @@ fn attend(
         } else if spin.goes_on(Instant::now()) {
             std::hint::spin_loop();
             ready = waiter.look()?;
+        } else if device.arm() {
+            device.disarm();
+            ready = waiter.look()?;
         } else {
             wait.interests.clear();
             wait.until = None;
             device.runner().wait(&mut wait);
             ready = waiter.wait(&wait, None)?;
+            device.disarm();
             spin.woken(Instant::now());
         }
     }

@@ -24,6 +24,8 @@ pub mod admin {
     pub const ASYNC_EVENT: u8 = 0x0c;
     /// Keep Alive (Base 5.18).
     pub const KEEP_ALIVE: u8 = 0x18;
+    /// Doorbell Buffer Config (Base 5.8), of emulated controllers on PCIe.
+    pub const DOORBELL_BUFFER_CONFIG: u8 = 0x7c;
 }
 
 /// I/O commands of the NVM Command Set.

@@ -154,7 +154,7 @@ fn admin_commands_that_make_no_sense_fail() {
         (changed(command(admin::IDENTIFY, 1, [DATA, 0]), |sqe| sqe.cdw10 = 0x1c.into()), invalid),
         (changed(command(admin::IDENTIFY, 1, [DATA, 0]), |sqe| sqe.flags = 0x40), invalid),
         (command(admin::KEEP_ALIVE, 0, [0, 0]), opcode),
-        (command(0x7c, 0, [DATA, DATA]), opcode),
+        (command(admin::DOORBELL_BUFFER_CONFIG, 0, [DATA, DATA]), invalid),
         (command(0x80, 1, [0, 0]), opcode),
     ] {
         assert_eq!(driver.execute(0, sqe).status(), why, "{sqe:x?}");

@@ -3,3 +3,4 @@
 mod arbitrary;
 mod exact;
 mod hostile;
+mod shadowed;

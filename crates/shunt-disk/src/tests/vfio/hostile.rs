@@ -267,6 +267,31 @@ fn message(command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     [&header[..], &flags.to_le_bytes(), &[0; 4], body].concat()
 }
 
+/// QEMU wants no answer to writes: the next answer is that of the next message that wants one.
+#[test]
+fn posted_writes_are_not_answered() {
+    const NO_REPLY: u32 = 1 << 4;
+    let disk = Ram::new(geometry());
+    let served = Served::nvme(&disk, 1);
+    let mut stream = UnixStream::connect(&served.path).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let access = |region: u32, data: &[u8]| {
+        let (at, count) = (u64::from(AQA).to_le_bytes(), 4u32.to_le_bytes());
+        [&at[..], &region.to_le_bytes(), &count, data].concat()
+    };
+    for value in [7u32, 9, 31] {
+        let write = access(BAR0, &value.to_le_bytes());
+        stream.write_all(&message(10, NO_REPLY, &write)).unwrap();
+        // One that fails is not answered, either.
+        stream.write_all(&message(10, NO_REPLY, &access(99, &[0; 4]))).unwrap();
+        stream.write_all(&message(9, 0, &access(BAR0, &[]))).unwrap();
+        let mut answer = [0; 36];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!((answer[2], &answer[8..16]), (9, &[1, 0, 0, 0, 0, 0, 0, 0][..]));
+        assert_eq!(answer[32..], value.to_le_bytes());
+    }
+}
+
 /// Each is answered with an error, and the next one is heard.
 #[test]
 fn messages_that_make_no_sense_are_refused() {

@@ -150,6 +150,40 @@ fn programs_exchange_bytes_with_a_kernel() {
     assert_eq!(world.serving.first_contacts(), 1);
 }
 
+/// TCP and the link are two ways: the server accepts on a link that is up there and not here. To decline that would end the link.
+#[test]
+fn a_connection_that_is_accepted_before_its_link_is_up_waits_for_it() {
+    let world = World::new(9, Answer::Smc, &["SHUNT"]);
+    world.serving.holds_link(true);
+    let first = world.connect(0);
+    until("a confirm", || world.serving.is_confirmed(0));
+    let second = world.connect(1);
+    until("an accept", || world.serving.has_accepted(1));
+    // The agent takes it meanwhile.
+    std::thread::sleep(Duration::from_millis(50));
+    world.serving.holds_link(false);
+    for (slot, mut program) in [first, second].into_iter().enumerate() {
+        program.until_answered();
+        program.exchange(&world.serving, slot, 100_000);
+    }
+    assert_eq!(world.serving.first_contacts(), 1);
+}
+
+/// Neither of both is left without an answer.
+#[test]
+fn a_connection_whose_link_ends_before_it_is_up_stays_on_tcp() {
+    let world = World::new(10, Answer::Smc, &["SHUNT"]);
+    world.serving.holds_link(true);
+    let _first = world.connect(0);
+    until("a confirm", || world.serving.is_confirmed(0));
+    let second = world.connect(1);
+    until("an accept", || world.serving.has_accepted(1));
+    world.serving.drops(0);
+    world.serving.fails_link();
+    until("an answer", || second.is_declined());
+    until("the report", || world.report().server_links == 0);
+}
+
 #[test]
 fn a_server_that_has_no_group_in_common_leaves_them_on_tcp() {
     let world = World::new(2, Answer::Smc, &["ELSEWHERE"]);

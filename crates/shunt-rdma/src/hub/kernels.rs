@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::Hub;
 use crate::kernels::agreement::{Agreement, Lost};
-use crate::kernels::groups::{CONNECTIONS, Lane};
+use crate::kernels::groups::{CONNECTIONS, Joined, Lane};
 use crate::kernels::proposals::declines;
 use crate::kernels::socket::Socket;
 use crate::kernels::talk::{Declined, Made, Stage, Talk, is_made};
@@ -193,7 +193,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 let link = links.name_kernel();
                 Some((link, kernels.groups.begin(link, accept.end, lane)))
             }
-            None => kernels.groups.join(accept, lane),
+            None => match kernels.groups.join(accept, lane) {
+                Joined::At(at) => Some(at),
+                Joined::Later => return talk.waits = Some(*accept),
+                Joined::None => None,
+            },
         };
         match (talk.at, host) {
             (Some(at), Some(host)) => links.open_kernel(number, at, place, (host, *accept)),
@@ -202,6 +206,16 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     }
 
     /// A worker has made a connection's end ready, or cannot.
+    /// A link is up, or has ended: connections that were accepted on one that was coming go on.
+    fn go_on(&mut self, now: Duration) {
+        let talks = self.kernels.iter_mut().flat_map(|kernels| &mut kernels.talks);
+        let waiting = talks.filter_map(|(number, talk)| Some((*number, talk.waits.take()?)));
+        for (number, accept) in waiting.collect::<Vec<_>>() {
+            self.is_accepted(number, &accept);
+            self.agree(number, now);
+        }
+    }
+
     pub(super) fn kernel_opened(
         &mut self,
         number: u64,
@@ -231,6 +245,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 self.decline(number, why);
                 self.agree(number, now);
             }
+                self.go_on(now);
         }
     }
 
@@ -252,6 +267,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.agree(number, now);
                 }
             }
+                self.go_on(now);
             kernel::Event::Announced { of, is_taken } => self.announced((link, of), is_taken, now),
             kernel::Event::Reset { of, why } => {
                 warn!("connection {} of link {link} with SMC-R is reset: {why}", of.slot);
@@ -269,6 +285,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
+                self.go_on(now);
     /// Connections on their way that have a place on a link.
     fn talks_on(&self, link: LinkName) -> Vec<u64> {
         let talks = self.kernels.iter().flat_map(|kernels| &kernels.talks);

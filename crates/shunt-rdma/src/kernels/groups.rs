@@ -26,15 +26,36 @@ pub(crate) struct Lane {
     pub(crate) server: SocketAddr,
 }
 
+/// How far a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Of a first contact, which the server has not confirmed here.
+    Coming,
+    /// The server has confirmed it.
+    Up,
+    /// It is given up: the server is to end it.
+    Leaving,
+    /// It has ended.
+    Ended,
+}
+
+/// What becomes of a further connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Joined {
+    /// It has this place.
+    At(At),
+    /// Its link is coming: to be asked again when that is up, or has ended.
+    Later,
+    /// There is no such link group, or it is full.
+    None,
+}
+
 /// One of them.
 #[derive(Debug)]
 struct Group {
     /// The server's end.
     end: End,
-    /// The server has confirmed its link.
-    is_up: bool,
-    /// Its link has ended.
-    has_ended: bool,
+    phase: Phase,
     /// Its connections, by their places in it.
     lanes: BTreeMap<usize, Lane>,
     /// Since when it has had none.
@@ -48,31 +69,41 @@ pub(crate) struct Groups(BTreeMap<LinkName, Group>);
 impl Groups {
     /// A first contact: the connection has its first place.
     pub(crate) fn begin(&mut self, link: LinkName, end: End, lane: Lane) -> usize {
-        let (is_up, has_ended, idle_since) = (false, false, None);
+        let (phase, idle_since) = (Phase::Coming, None);
         let lanes = BTreeMap::from([(0, lane)]);
-        self.0.insert(link, Group { end, is_up, has_ended, lanes, idle_since });
+        self.0.insert(link, Group { end, phase, lanes, idle_since });
         0
     }
 
     /// The place of a further connection, in the link group that the server means: the same queue pair of the same host.
-    /// `None`: there is none, or it is full.
-    pub(crate) fn join(&mut self, accept: &Accept, lane: Lane) -> Option<At> {
+    ///
+    /// A server accepts it when the link is up there, which this host may not have heard yet: TCP and the link are two ways. The kernel's
+    /// client has it wait for a lock that the connection of the first contact holds (`af_smc.c`: `smc_client_lgr_pending`).
+    pub(crate) fn join(&mut self, accept: &Accept, lane: Lane) -> Joined {
         let is_its = |group: &Group| {
             let (it, end) = (&group.end, &accept.end);
-            group.is_up && it.pair == end.pair && it.host.id == end.host.id
+            it.pair == end.pair && it.host.id == end.host.id
         };
-        let (link, group) = self.0.iter_mut().find(|(_, group)| is_its(group))?;
+        let mut its = self.0.iter_mut().filter(|(_, group)| is_its(group));
+        let Some((link, group)) =
+            its.find(|(_, group)| matches!(group.phase, Phase::Coming | Phase::Up))
+        else {
+            return Joined::None;
+        };
+        if group.phase == Phase::Coming {
+            return Joined::Later;
+        }
         let free = |slot: &usize| !group.lanes.contains_key(slot);
-        let slot = (0..usize::from(CONNECTIONS)).find(free)?;
+        let Some(slot) = (0..usize::from(CONNECTIONS)).find(free) else { return Joined::None };
         group.lanes.insert(slot, lane);
         group.idle_since = None;
-        Some((*link, slot))
+        Joined::At((*link, slot))
     }
 
     /// The server has confirmed the link.
     pub(crate) fn is_up(&mut self, link: LinkName) {
-        if let Some(group) = self.0.get_mut(&link) {
-            group.is_up = true;
+        if let Some(group) = self.0.get_mut(&link).filter(|group| group.phase == Phase::Coming) {
+            group.phase = Phase::Up;
         }
     }
 
@@ -89,13 +120,13 @@ impl Groups {
     /// The link has ended: its connections are reset, and leave one by one.
     pub(crate) fn is_down(&mut self, link: LinkName) {
         if let Some(group) = self.0.get_mut(&link) {
-            (group.is_up, group.has_ended) = (false, true);
+            group.phase = Phase::Ended;
         }
     }
 
     /// Forgets one whose link has ended, with the last of its connections. True: it is forgotten.
     pub(crate) fn take_rest(&mut self, link: LinkName) -> bool {
-        let is_rest = |group: &Group| group.has_ended && group.lanes.is_empty();
+        let is_rest = |group: &Group| group.phase == Phase::Ended && group.lanes.is_empty();
         self.0.get(&link).is_some_and(is_rest) && self.0.remove(&link).is_some()
     }
 
@@ -108,7 +139,7 @@ impl Groups {
 
     /// Those whose servers have confirmed them.
     pub(crate) fn up(&self) -> usize {
-        self.0.values().filter(|group| group.is_up).count()
+        self.0.values().filter(|group| group.phase == Phase::Up).count()
     }
 
     /// When the first of those that have no connections is to be given up.
@@ -121,7 +152,7 @@ impl Groups {
         let mut idle = Vec::new();
         for (link, group) in &mut self.0 {
             if group.idle_since.take_if(|since| now >= *since + IDLE).is_some() {
-                group.is_up = false;
+                group.phase = Phase::Leaving;
                 idle.push(*link);
             }
         }

@@ -64,8 +64,8 @@ impl Kernels {
             let map = Arc::clone(&held.region);
             let place = Place { region: map, name: region, slot, side: Side::Client, endpoint };
             let stage = Stage::Connecting(socket);
-            let (at, is_first, end, declined) = (None, false, None, None);
-            talks.push(Talk { place, use_, server, stage, at, is_first, end, declined });
+            let (at, waits, is_first, end, declined) = (None, None, false, None, None);
+            talks.push(Talk { place, use_, server, stage, at, waits, is_first, end, declined });
         }
         for talk in talks {
             self.talks_with(talk);

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_far::worker::Name as LinkName;
 use shunt_shm::region::Side;
 use shunt_shm::sync::Ordering;
-use shunt_smc::wire::clc::{Diagnosis, End};
+use shunt_smc::wire::clc::{Accept, Diagnosis, End};
 use shunt_wire::clc::Proposal;
 
 use super::agreement::Agreement;
@@ -37,6 +37,8 @@ pub(crate) struct Talk {
     /// Its place in a link group, once the server has accepted.
     pub(crate) at: Option<(LinkName, usize)>,
     /// The server has accepted it with a first contact.
+    /// The server has accepted it on a link that is not up here yet.
+    pub(crate) waits: Option<Accept>,
     pub(crate) is_first: bool,
     /// This host's end, until the server was told of it.
     pub(crate) end: Option<End>,

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use shunt_smc::wire::RmbSize;
 use shunt_smc::wire::clc::{self, Confirm, Decline, Diagnosis, Proposal};
 use shunt_smc::wire::llc::Llc;
+use shunt_smc::wire::{LINK_MESSAGE, RmbSize};
 use shunt_verbs::fake::FakePort;
 
 use crate::scripted;
@@ -35,6 +35,8 @@ struct State {
     calls: Vec<Call>,
     first_contacts: usize,
     is_silent: bool,
+    /// Nothing comes over the link.
+    is_link_held: bool,
 }
 
 pub struct Serving {
@@ -49,9 +51,10 @@ impl Serving {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let at = listener.local_addr().unwrap();
-        let (calls, first_contacts, is_silent) = (Vec::new(), 0, false);
+        let (calls, first_contacts, is_silent, is_link_held) = (Vec::new(), 0, false, false);
         let kernel = Kernel::new(port);
-        let state = State { listener, kernel, eids, calls, first_contacts, is_silent };
+        let state =
+            State { listener, kernel, eids, calls, first_contacts, is_silent, is_link_held };
         let (state, must_end) = (Arc::new(Mutex::new(state)), Arc::new(AtomicBool::new(false)));
         let (its, end) = (Arc::clone(&state), Arc::clone(&must_end));
         let thread = thread::spawn(move || {
@@ -72,6 +75,30 @@ impl Serving {
         self.with(|state| state.is_silent = is_silent);
     }
 
+    /// From now on nothing comes over the link, as where TCP is quicker; or what was held back comes.
+    pub fn holds_link(&self, is_held: bool) {
+        self.with(|state| state.is_link_held = is_held);
+    }
+
+    /// It breaks a rule on the link.
+    pub fn fails_link(&self) {
+        self.with(|state| state.kernel.send(&[0xff; LINK_MESSAGE]));
+    }
+
+    /// The client was told that a connection is accepted.
+    pub fn has_accepted(&self, call: usize) -> bool {
+        self.with(|state| {
+            state.calls.get(call).is_some_and(|call| call.line.is_some() && call.accepts.is_none())
+        })
+    }
+
+    /// The client has confirmed.
+    pub fn is_confirmed(&self, call: usize) -> bool {
+        self.with(|state| {
+            state.line(call).is_some_and(|line| state.kernel.lines[line].connection.is_some())
+        })
+    }
+
     /// By which bytes of a connection are made.
     pub fn label(&self, call: usize) -> u32 {
         self.with(|state| {
@@ -82,11 +109,7 @@ impl Serving {
 
     /// Its program sends so many bytes.
     pub fn gives(&self, call: usize, bytes: u64) {
-        crate::until("an agreement", || {
-            self.with(|state| {
-                state.line(call).is_some_and(|line| state.kernel.lines[line].connection.is_some())
-            })
-        });
+        crate::until("an agreement", || self.is_confirmed(call));
         self.with(|state| {
             let line = state.line(call).unwrap();
             state.kernel.give(line, bytes);
@@ -174,6 +197,9 @@ impl State {
             }
             self.accept(call);
         }
+        if self.is_link_held {
+            return;
+        }
         self.kernel.turn();
         for line in 0..self.kernel.lines.len() {
             self.kernel.take(line, u32::MAX);
@@ -213,7 +239,9 @@ impl State {
         let Some(line) = self.calls[call].line else { return };
         let mut accept = self.kernel.accept(line);
         let knows = |llc: &Llc| matches!(llc, Llc::ConfirmRkey(ring) if ring.is_answer && ring.rmb.key == accept.end.rmb.key);
-        let is_known = accept.first_contact.is_some() || self.kernel.llc.heard.iter().any(knows);
+        let is_known = accept.first_contact.is_some()
+            || self.is_link_held
+            || self.kernel.llc.heard.iter().any(knows);
         let Some(proposal) = self.calls[call].accepts.take_if(|_| is_known) else { return };
         self.first_contacts += usize::from(accept.first_contact.is_some());
         if let Some(contact) = &mut accept.first_contact {

@@ -48,7 +48,9 @@ pub struct ServerReport {
     pub declined_total: u64,
     /// Connections that have failed before they were agreed upon.
     pub failed_total: u64,
-    /// Why one last stayed on TCP, or failed.
+    /// Connections that were reset behind the agreement.
+    pub reset_total: u64,
+    /// Why one last stayed on TCP, failed, or was reset.
     pub reason: Option<String>,
 }
 

@@ -31,6 +31,7 @@ use shunt_rdma::kernels::{Marks, Servers};
 use shunt_rdma::report::{Report, ServerReport};
 use shunt_rdma::{Config, Plane, Promote};
 use shunt_sys::bpf::Answer;
+use shunt_wire::reason::Reason;
 
 /// Of a byte, who has sent it.
 const PROGRAM: u8 = 1;
@@ -169,6 +170,19 @@ fn a_connection_that_is_accepted_before_its_link_is_up_waits_for_it() {
     assert_eq!(world.serving.first_contacts(), 1);
 }
 
+/// Behind the agreement there is no way back, and the program is told why.
+#[test]
+fn a_connection_whose_link_ends_is_reset_with_a_reason() {
+    let world = World::new(11, Answer::Smc, &["SHUNT"]);
+    let mut program = world.connect(0);
+    program.until_answered();
+    program.exchange(&world.serving, 0, 1000);
+    world.serving.fails_link();
+    until("a reason", || program.why() == Some(Reason::SmcReset));
+    until("the report", || world.server().reset_total == 1);
+    assert!(world.server().reason.unwrap().starts_with("its link has ended"));
+}
+
 /// Neither of both is left without an answer.
 #[test]
 fn a_connection_whose_link_ends_before_it_is_up_stays_on_tcp() {
@@ -194,15 +208,17 @@ fn a_server_that_has_no_group_in_common_leaves_them_on_tcp() {
     let report = world.server();
     assert_eq!(report.connections, 0);
     assert!(report.reason.unwrap().starts_with("the server says no device"));
+    assert_eq!(program.why(), Some(Reason::SmcNoGroup));
     assert_eq!(program.exchange_over_tcp(&world.serving, 0), "no word of anything else");
 }
 
 #[test]
 fn a_server_of_tcp_hears_no_word_of_it() {
-    for answer in [Answer::None, Answer::Echo] {
+    for (answer, why) in [(Answer::None, Reason::SmcUnspoken), (Answer::Echo, Reason::SmcEchoed)] {
         let world = World::new(3, answer, &["SHUNT"]);
         let program = world.connect(0);
         until("an answer", || program.is_declined());
+        assert_eq!(program.why(), Some(why));
         assert_eq!(program.exchange_over_tcp(&world.serving, 0), "no word of anything else");
         assert!(!world.serving.has_proposal(0));
     }
@@ -228,6 +244,7 @@ fn a_server_that_ends_in_the_middle_ends_it() {
     world.serving.drops(0);
     until("an answer", || program.is_declined());
     assert!(program.has_ended());
+    assert_eq!(program.why(), Some(Reason::SmcFailed));
     until("the report", || world.server().failed_total == 1);
 }
 
@@ -248,6 +265,7 @@ fn rings_that_cannot_be_registered_leave_it_on_tcp() {
     for call in 0..2 {
         let program = world.connect(call);
         until("an answer", || program.is_declined());
+        assert_eq!(program.why(), Some(Reason::SmcDeclined));
         assert_eq!(program.exchange_over_tcp(&world.serving, call), "no word of anything else");
         until("the report", || world.server().declined_total == call as u64 + 1);
         // Nothing is left of it.

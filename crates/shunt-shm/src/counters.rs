@@ -31,10 +31,10 @@ pub struct Shard {
     more: [AtomicU64; COUNTER_SLOTS - FIRST],
 }
 
-/// Counters of version 7, and reasons for which listeners are not registered.
+/// Counters of version 7, and reasons for which listeners are not registered: those that are later are about connections alone.
 const FIRST: usize = 32;
 const LISTENERS: usize = FIRST + REASON_SLOTS - COUNTER_SLOTS;
-const _: () = assert!(Reason::ALL.len() < LISTENERS);
+const _: () = assert!((Reason::Bypassed as usize) < LISTENERS);
 
 impl Default for Counters {
     fn default() -> Self {
@@ -68,7 +68,9 @@ impl Shard {
 
     /// Counts a listener that the agent does not know.
     pub fn leave_unregistered(&self, why: Reason) {
-        self.unregistered[why as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(reason) = self.unregistered.get(why as usize) {
+            reason.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -119,6 +119,27 @@ reasons! {
     /// The program may make calls that Shunt does not see (io_uring, a library loaded by `dlmopen`, or with `RTLD_DEEPBIND` in a way that cannot be followed), or forbids itself system calls (seccomp): all of it is on TCP from then on.
     Bypassed = 23, "bypassed",
         "Have the program go without io_uring (many have a switch), the library, or its seccomp filter; or leave it on TCP.";
+    /// The policy names the server as one with the kernel's SMC-R, and its answer to the connection's SYN does not speak it.
+    SmcUnspoken = 24, "smc-unspoken",
+        "On the server's host, load the module `smc` and have the server use `AF_SMC` (`smc_run`); or take it out of `[smc]` in the policy. A firewall between both may remove TCP options.";
+    /// The policy names the server as one with the kernel's SMC-R, and it, or something on the way, sends back TCP options that it does not know.
+    SmcEchoed = 25, "smc-echoed",
+        "Take the server out of `[smc]` in the policy: it does not speak SMC-R.";
+    /// The server speaks the kernel's SMC-R, and has no EID in common with this host, or no RDMA device for this connection.
+    SmcNoGroup = 26, "smc-no-group",
+        "Compare `[smc] eid` in the policy with `smcr ueid show` on the server's host, and look at `rdma link` and `smc_pnet` there.";
+    /// The server speaks the kernel's SMC-R, and it or this host's agent has declined it for this connection.
+    SmcDeclined = 27, "smc-declined",
+        "Look at the row of the server in `shunt machines`, which says why, and at the agent's log.";
+    /// The server speaks the kernel's SMC-R, and ended, or said nothing, in the middle of the agreement: the connection is lost.
+    SmcFailed = 28, "smc-failed",
+        "Look at the row of the server in `shunt machines`, which says why, and at `dmesg` on the server's host. Take the server out of `[smc]` in the policy, if that goes on.";
+    /// The connection went by the kernel's SMC-R, which has no way back to TCP, and its program needed one (exec or a descriptor passed to a program without Shunt, io_uring, stdio, splice): it was reset.
+    SmcNoWayBack = 29, "smc-no-way-back",
+        "Run the program that gets the socket under Shunt, and have it go without what needs TCP; or take the server out of `[smc]` in the policy.";
+    /// The connection went by the kernel's SMC-R, which has no way back to TCP, and was reset: the link ended, the server's program aborted it, or urgent data came.
+    SmcReset = 30, "smc-reset",
+        "Look at the row of the server in `shunt machines`, which says why.";
 }
 
 /// Room for one counter per reason code (code 0 is unused).

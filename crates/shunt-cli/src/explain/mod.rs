@@ -2,6 +2,7 @@
 //! and the remedy.
 
 mod end;
+mod hosts;
 mod kernel;
 mod runs;
 mod story;
@@ -64,7 +65,8 @@ fn explain(target: Target) -> Result<Explanation, String> {
         Target::Socket(..) if only.is_none() => ports.0.to_string(),
         target => target.to_string(),
     };
-    let explanation = Explanation::of(name, told, &seen, only);
+    let mut explanation = Explanation::of(name, told, &seen, only);
+    hosts::add_to(&mut explanation.connections);
     if explanation.concerns_shunt() {
         return Ok(explanation);
     }

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use shunt_shm::ring::TxCursor;
 use shunt_wire::agent::EndpointId;
 use shunt_wire::clc::{Answer, Proposal};
+use shunt_wire::reason::Reason;
 
 use crate::conn::End;
 
@@ -58,11 +59,13 @@ impl End<'_> {
         (answer == Some(Answer::Accepted)).then(|| setup.endpoint.load(Relaxed))
     }
 
-    /// The agent has answered that nobody takes the connection up.
+    /// Why nobody takes the connection up, once the agent has answered that.
     #[must_use]
-    pub fn is_declined(&self) -> bool {
-        let answer = Answer::from_code(self.theirs.setup.state.load(Acquire));
-        answer == Some(Answer::Declined)
+    pub fn declined(&self) -> Option<Reason> {
+        let setup = &self.theirs.setup;
+        let answer = Answer::from_code(setup.state.load(Acquire));
+        let is_declined = answer == Some(Answer::Declined);
+        is_declined.then(|| setup.reason().unwrap_or(Reason::PeerNotShunted))
     }
 
     /// It has the acceptor's doorbells, and says so.

@@ -489,7 +489,9 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         }
         open.lane.abort();
         let of = open.name(slot);
-        break_off(self.mirror.section(slot, self.mirror.side(slot).other()));
+        let theirs = self.mirror.section(slot, self.mirror.side(slot).other());
+        theirs.setup.why.store(why.reason() as u32, Ordering::Release);
+        break_off(theirs);
         self.mirror.wake(slot, News { bytes: true, room: true });
         self.events.push_back(Event::Reset { of, why });
         self.mark(slot);

@@ -5,6 +5,7 @@ use core::fmt;
 use shunt_smc::connection::Violation;
 use shunt_smc::wire::clc::Diagnosis;
 use shunt_verbs::Refused;
+use shunt_wire::reason::Reason;
 
 use crate::lane::{Broken, Impossible};
 use crate::link::Cause;
@@ -69,6 +70,26 @@ pub enum Reset {
     Forgotten,
     /// Its link has ended.
     Link(Cause),
+}
+
+impl Reset {
+    /// What its program is told.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::Leaves => Reason::SmcNoWayBack,
+            Self::Broken(_) => Reason::ProtocolViolation,
+            Self::Program
+            | Self::Aborted
+            | Self::PeerClosed
+            | Self::Deaf
+            | Self::Urgent
+            | Self::Violation(_)
+            | Self::Impossible(_)
+            | Self::Forgotten
+            | Self::Link(_) => Reason::SmcReset,
+        }
+    }
 }
 
 impl fmt::Display for Reset {

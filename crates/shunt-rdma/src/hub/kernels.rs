@@ -15,6 +15,7 @@ use shunt_sys::bpf::Answer as Spoken;
 use shunt_verbs::port::Port;
 use shunt_verbs::value::Gid;
 use shunt_wire::agent::RegionId;
+use shunt_wire::reason::Reason;
 use tracing::{debug, info, warn};
 
 use super::Hub;
@@ -117,11 +118,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let proposal = proposal.filter(|_| speaks && is_taken);
         let Some(talk) = kernels.talks.remove(&number) else { return };
         let Some(proposal) = proposal else {
-            let why = said_by(answer, made);
+            let (reason, why) = said_by(answer, made);
             debug!("a connection to {} stays on TCP: {why}", talk.server);
             kernels.has_declined(talk.server, why.to_owned());
             if is_taken {
-                kernels.declines(&talk, now);
+                kernels.declines(&talk, reason, now);
             } else {
                 kernels.let_go(&talk.place);
             }
@@ -205,7 +206,6 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    /// A worker has made a connection's end ready, or cannot.
     /// A link is up, or has ended: connections that were accepted on one that was coming go on.
     fn go_on(&mut self, now: Duration) {
         let talks = self.kernels.iter_mut().flat_map(|kernels| &mut kernels.talks);
@@ -216,6 +216,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
+    /// A worker has made a connection's end ready, or cannot.
     pub(super) fn kernel_opened(
         &mut self,
         number: u64,
@@ -244,8 +245,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 self.remove_rest(at.0);
                 self.decline(number, why);
                 self.agree(number, now);
-            }
                 self.go_on(now);
+            }
         }
     }
 
@@ -266,11 +267,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.agreement(number).into_iter().for_each(Agreement::established);
                     self.agree(number, now);
                 }
-            }
                 self.go_on(now);
+            }
             kernel::Event::Announced { of, is_taken } => self.announced((link, of), is_taken, now),
             kernel::Event::Reset { of, why } => {
-                warn!("connection {} of link {link} with SMC-R is reset: {why}", of.slot);
+                let server =
+                    self.kernels.iter_mut().find_map(|it| it.has_reset((link, of.slot), why));
+                let server = server.map_or_else(String::new, |at| format!(" to {at}"));
+                warn!("connection {} of link {link}{server} with SMC-R is reset: {why}", of.slot);
             }
             kernel::Event::Free(of) => self.is_vacant((link, of.slot), now),
             kernel::Event::Down(cause) => {
@@ -281,11 +285,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.agree(number, now);
                 }
                 self.remove_rest(link);
+                self.go_on(now);
             }
         }
     }
 
-                self.go_on(now);
     /// Connections on their way that have a place on a link.
     fn talks_on(&self, link: LinkName) -> Vec<u64> {
         let talks = self.kernels.iter().flat_map(|kernels| &kernels.talks);
@@ -334,7 +338,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         {
             links.fail_kernel(link);
         }
-        self.no_place(&talk, now);
+        self.no_place(&talk, declined.reason(), now);
     }
 
     /// Nothing can become of a connection: its program hears that it is reset.
@@ -353,19 +357,19 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         };
         agreement.cut();
         let now = self.now();
-        self.no_place(&talk, now);
+        self.no_place(&talk, Reason::SmcFailed, now);
     }
 
     /// A connection was not agreed upon: its program is told.
-    fn no_place(&mut self, talk: &Talk, now: Duration) {
+    fn no_place(&mut self, talk: &Talk, why: Reason, now: Duration) {
         if let (Some(at), Some(links)) = (talk.at, &self.links) {
             // Not before the worker has let go of its place.
             let place = talk.place.clone();
-            links.abandon_kernel(at, move || declines(&place));
+            links.abandon_kernel(at, move || declines(&place, why));
             self.is_vacant(at, now);
             self.kernels.iter_mut().for_each(|kernels| kernels.await_end(talk, now));
         } else if let Some(kernels) = &mut self.kernels {
-            kernels.declines(talk, now);
+            kernels.declines(talk, why, now);
         }
     }
 
@@ -416,12 +420,18 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 }
 
 /// Why a connection whose SYN was marked is TCP.
-const fn said_by(answer: Spoken, made: Made) -> &'static str {
+const fn said_by(answer: Spoken, made: Made) -> (Reason, &'static str) {
     match (made, answer) {
-        (Made::Never | Made::No, _) => "it was not made",
-        (Made::Yes, Spoken::Echo) => "something sends SMC's option back, and does not speak it",
-        (Made::Yes, Spoken::None | Spoken::Connecting) => "the server does not speak SMC",
-        (Made::Yes, Spoken::Smc) => "there is no device, or its program has gone",
+        (Made::Never | Made::No, _) => (Reason::ShortLived, "it was not made"),
+        (Made::Yes, Spoken::Echo) => {
+            (Reason::SmcEchoed, "something sends SMC's option back, and does not speak it")
+        }
+        (Made::Yes, Spoken::None | Spoken::Connecting) => {
+            (Reason::SmcUnspoken, "the server does not speak SMC")
+        }
+        (Made::Yes, Spoken::Smc) => {
+            (Reason::SmcDeclined, "there is no device, or its program has gone")
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use shunt_far::kernel::Reset;
 use shunt_wire::agent::RegionId;
 
-use super::groups::Groups;
+use super::groups::{At, Groups};
 use super::servers::Servers;
 use super::socket::Socket;
 use super::talk::Talk;
@@ -40,6 +41,7 @@ pub(crate) struct Tally {
     agreed: u64,
     declined: u64,
     failed: u64,
+    reset: u64,
     why: Option<String>,
 }
 
@@ -58,6 +60,14 @@ impl Kernels {
         (tally.failed, tally.why) = (tally.failed + 1, Some(why));
     }
 
+    /// A connection over SMC-R was reset; to which server.
+    pub(crate) fn has_reset(&mut self, at: At, why: Reset) -> Option<SocketAddr> {
+        let server = self.groups.lanes().find(|(of, _)| *of == at)?.1.server;
+        let tally = self.tallies.entry(server).or_default();
+        (tally.reset, tally.why) = (tally.reset + 1, Some(why.to_string()));
+        Some(server)
+    }
+
     /// What is known of each server.
     pub(crate) fn report(&self) -> Vec<ServerReport> {
         let report = |at: &SocketAddr| {
@@ -71,6 +81,7 @@ impl Kernels {
                 connections_total: tally.agreed,
                 declined_total: tally.declined,
                 failed_total: tally.failed,
+                reset_total: tally.reset,
                 reason: tally.why.clone(),
             }
         };

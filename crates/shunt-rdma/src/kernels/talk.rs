@@ -12,6 +12,7 @@ use shunt_shm::region::Side;
 use shunt_shm::sync::Ordering;
 use shunt_smc::wire::clc::{Accept, Diagnosis, End};
 use shunt_wire::clc::Proposal;
+use shunt_wire::reason::Reason;
 
 use super::agreement::Agreement;
 use super::socket::Socket;
@@ -36,9 +37,9 @@ pub(crate) struct Talk {
     pub(crate) stage: Stage,
     /// Its place in a link group, once the server has accepted.
     pub(crate) at: Option<(LinkName, usize)>,
-    /// The server has accepted it with a first contact.
     /// The server has accepted it on a link that is not up here yet.
     pub(crate) waits: Option<Accept>,
+    /// The server has accepted it with a first contact.
     pub(crate) is_first: bool,
     /// This host's end, until the server was told of it.
     pub(crate) end: Option<End>,
@@ -108,6 +109,21 @@ impl Talk {
         match &self.stage {
             Stage::Connecting(_) => false,
             Stage::Agreeing(agreement) => self.declined.is_some() && agreement.has_said_all(),
+        }
+    }
+}
+
+impl Declined {
+    /// What its program is told.
+    pub(crate) const fn reason(self) -> Reason {
+        // Linux says the same of both (`smc_listen_find_device`).
+        match self.diagnosis {
+            Diagnosis::NO_DEVICE | Diagnosis::NO_RDMA_DEVICE | Diagnosis::NO_EID
+                if self.is_peers =>
+            {
+                Reason::SmcNoGroup
+            }
+            _ => Reason::SmcDeclined,
         }
     }
 }

@@ -17,6 +17,7 @@ use shunt_verbs::Memory;
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::RegionId;
 use shunt_wire::clc::{Answer, Proposal};
+use shunt_wire::reason::Reason;
 
 use crate::serving::Serving;
 use crate::{KERNEL, PROGRAM, byte, until};
@@ -132,6 +133,11 @@ impl<'a> Program<'a> {
 
     pub fn is_declined(&self) -> bool {
         self.answer() == Some(Answer::Declined)
+    }
+
+    /// Why it was declined, or reset.
+    pub fn why(&self) -> Option<Reason> {
+        self.theirs().setup.reason()
     }
 
     /// The kernel has ended its TCP connection in both directions.

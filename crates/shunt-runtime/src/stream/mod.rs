@@ -70,6 +70,11 @@ pub fn has_lost_agent(conn: Conn) {
 pub fn broken(conn: Conn) {
     let why = match conn.link() {
         Some(link) if link.is_cut_off() => Reason::NoAgent,
+        // As the agent has said before it broke the connection off.
+        Some(link) if link.is_to_kernel() => conn
+            .sections()
+            .and_then(|(_, theirs)| theirs.setup.reason())
+            .unwrap_or(Reason::SmcReset),
         // What comes from there this host's agent has checked, which says so where the other one is gone.
         Some(link) if link.is_of_host() => Reason::PeerGone,
         _ => Reason::ProtocolViolation,

@@ -2,6 +2,7 @@
 
 use shunt_wire::addr::FourTuple;
 use shunt_wire::clc::Proposal;
+use shunt_wire::reason::Reason;
 
 use crate::reset::resets;
 use crate::ring::{ConsLine, ProdLine};
@@ -23,6 +24,9 @@ pub struct Setup {
     pub done: AtomicU32,
     ports: AtomicU32,
     ips: [AtomicU64; 4],
+    /// Why the writer, an agent that is the acceptor, has declined the connection, or has broken it: the code of a
+    /// [`shunt_wire::reason::Reason`]. Written before that; 0: not said.
+    pub why: AtomicU32,
 }
 
 /// A value of [`Ctl::closed`].
@@ -95,6 +99,12 @@ impl Setup {
         tuple::load(&self.ips, &self.ports)
     }
 
+    /// Why the writer has declined the connection, or has broken it; `None`: it has not said.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        u8::try_from(self.why.load(Ordering::Acquire)).ok().and_then(Reason::from_code)
+    }
+
     /// True when the writer, a client, proposes this very connection, as its acceptor sees it. The table that leads to
     /// the slot says less: it is open to all clients of the listener.
     #[must_use]
@@ -107,6 +117,6 @@ impl Setup {
 }
 
 // The number of the slot's use goes on, so that a late answer to an earlier use is noticed.
-resets! { Setup { state, endpoint, done, ports, ips } keeps { generation } }
+resets! { Setup { state, endpoint, done, ports, ips, why } keeps { generation } }
 resets! { Ctl { rx_arm, tx_arm, rx_bells, tx_bells, queue, closed, handed_over, window, accepted, costs, rang } }
 resets! { Section { prod, cons, ctl, setup } }

@@ -299,8 +299,8 @@ fn look_for_answer(host: &impl Course) -> Phase {
         return phase;
     }
     // Whoever has declined has taken the proposal.
-    if is_declined(host) {
-        host.decline(Reason::PeerNotShunted);
+    if let Some(why) = declined(host) {
+        host.decline(why);
         return Phase::Tcp;
     }
     // Where the acceptor was quicker its answer is on the way.
@@ -311,8 +311,8 @@ fn look_for_answer(host: &impl Course) -> Phase {
     Phase::Tcp
 }
 
-fn is_declined(host: &impl Course) -> bool {
-    host.end().is_some_and(|end| end.is_declined())
+fn declined(host: &impl Course) -> Option<Reason> {
+    host.end()?.declined()
 }
 
 /// An active connection whose link group this process does not have: it was promoted by the parent
@@ -340,7 +340,7 @@ pub enum AtEnd {
 pub fn ends(host: &impl Course) -> AtEnd {
     match phase(host) {
         Phase::Tcp => AtEnd::GivesBack,
-        Phase::Proposed if is_declined(host) || host.withdraw() => AtEnd::GivesBack,
+        Phase::Proposed if declined(host).is_some() || host.withdraw() => AtEnd::GivesBack,
         Phase::Candidate => {
             withdraw_offer(&host.record().id);
             AtEnd::Tells

@@ -409,6 +409,11 @@ fn a_client_whose_proposal_was_declined_waits_no_longer() {
     assert_eq!(advance(&way), Phase::Tcp);
     assert_eq!(way.did(), [Did::Declined(Reason::PeerNotShunted)], "who declines has taken it");
     let way = Way::client();
+    let setup = &way.memory.end().theirs.setup;
+    setup.why.store(Reason::SmcEchoed as u32, Relaxed);
+    setup.state.store(Answer::Declined as u32, Relaxed);
+    assert_eq!((advance(&way), way.did()), (Phase::Tcp, vec![Did::Declined(Reason::SmcEchoed)]));
+    let way = Way::client();
     way.memory.end().theirs.setup.state.store(Answer::Declined as u32, Relaxed);
     assert_eq!((ends(&way), way.did()), (AtEnd::GivesBack, vec![]));
 }

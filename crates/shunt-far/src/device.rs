@@ -10,6 +10,9 @@ use shunt_verbs::{Memory, Refused};
 /// Names writes, which have no completion but by a failure.
 const WRITE: u64 = u64::MAX;
 
+/// Requests of a message at most: three writes, where rings of two lengths wrap around at two places, and a send.
+const MOST: usize = 4;
+
 /// How many messages there is room for, and how long they are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
@@ -135,19 +138,21 @@ impl<P: Port> OfDevice<P> {
         }
         self.memory.write(buffer, message)?;
         let piece = self.from.piece(buffer..buffer + message.len())?;
-        let mut requests = 1;
+        // The device hears of all of them at once.
+        let mut parts = [([piece], Operation::Send); MOST];
+        let mut count = 0;
         for (piece, to) in writes {
-            requests += 1;
-            let (operation, pieces) = (Operation::Write(to), [piece]);
-            let (signaled, solicited) = (false, false);
-            let request =
-                SendRequest { id: WRITE, operation, pieces: &pieces, signaled, solicited };
-            self.pair.post_send(&request).ok()?;
+            *parts.get_mut(count)? = ([piece], Operation::Write(to));
+            count += 1;
         }
-        let (operation, pieces) = (Operation::Send, [piece]);
-        let request =
-            SendRequest { id, operation, pieces: &pieces, signaled: true, solicited: true };
-        self.pair.post_send(&request).ok()?;
-        Some(requests)
+        *parts.get_mut(count)? = ([piece], Operation::Send);
+        let requests = parts.each_ref().map(|(pieces, operation)| {
+            let (operation, is_message) = (*operation, matches!(operation, Operation::Send));
+            let id = if is_message { id } else { WRITE };
+            let (signaled, solicited) = (is_message, is_message);
+            SendRequest { id, operation, pieces, signaled, solicited }
+        });
+        self.pair.post_sends(requests.get(..=count)?).ok()?;
+        u32::try_from(count + 1).ok()
     }
 }

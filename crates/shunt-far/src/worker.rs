@@ -1,7 +1,8 @@
 //! A completion queue with the links that it serves, to agents and to kernels: what one thread of an agent does.
 //!
 //! The thread calls [`Worker::turn`] as long as that finds something. Before it sleeps on the channel it calls
-//! [`Worker::may_sleep`], which arms the queue and looks once more: a completion that came before the queue was armed tells nobody.
+//! [`Worker::may_sleep`], which arms the queue and looks once more: a completion that came before the queue was armed tells nobody. A
+//! queue that is armed tells once, so it is armed again when [`Worker::was_told`] has taken that, and not before: each is a system call.
 //!
 //! A device can be lost: [`Worker::let_go`] drops all that the worker has of it, and its links stay until their connections are settled.
 //! [`Worker::take_up`] has it go on with another one.
@@ -27,6 +28,8 @@ struct OfDevice<P: Port> {
     channel: P::Channel,
     /// Completions that the queue has room for.
     room: u32,
+    /// The queue was armed, and what it tells was not taken since.
+    is_armed: bool,
 }
 
 impl<P: Port> OfDevice<P> {
@@ -34,7 +37,7 @@ impl<P: Port> OfDevice<P> {
         let room = completions.min(port.limits().completions);
         let channel = port.channel()?;
         let queue = port.queue(room, &channel, vector, vector.into())?;
-        Ok(Self { queue, channel, room })
+        Ok(Self { queue, channel, room, is_armed: false })
     }
 }
 
@@ -235,9 +238,9 @@ impl<P: Port, M: Mirror> Worker<P, M> {
 
     /// Arms the queue, and looks once more. False: there was something, so the thread goes on.
     pub fn may_sleep(&mut self, now: Duration) -> bool {
-        let is_armed = self.device.as_ref().is_none_or(|OfDevice { queue, channel, .. }| {
-            while let Ok(Some(_)) = channel.next() {}
-            queue.arm().is_ok()
+        let is_armed = self.device.as_mut().is_none_or(|it| {
+            it.is_armed = it.is_armed || it.queue.arm().is_ok();
+            it.is_armed
         });
         // What cannot be armed is polled.
         is_armed && self.turn(now) == 0
@@ -248,9 +251,12 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         self.device.as_ref().map(|device| &device.channel)
     }
 
-    /// True once the channel has told: there are completions.
+    /// Takes what the channel tells, once it is readable. True: it has told that there are completions.
     pub fn was_told(&mut self) -> bool {
-        self.channel().is_some_and(|channel| matches!(channel.next(), Ok(Some(_))))
+        let Some(OfDevice { channel, is_armed, .. }) = &mut self.device else { return false };
+        let is_told = matches!(channel.next(), Ok(Some(_)));
+        *is_armed &= !is_told;
+        is_told
     }
 
     /// When [`Self::tick`] has something to do.

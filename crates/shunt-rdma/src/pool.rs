@@ -95,7 +95,8 @@ where
                 Ok(worker) => {
                     let _ = made.send(Ok(()));
                     let (failed, answered) = (BTreeSet::new(), BTreeSet::new());
-                    Running { worker, todo, ear: heard, told, failed, answered }.run();
+                    let is_heard = false;
+                    Running { worker, todo, ear: heard, is_heard, told, failed, answered }.run();
                 }
                 Err(refused) => {
                     let _ = made.send(Err(refused));
@@ -144,6 +145,8 @@ struct Running<P: Port, M, F> {
     worker: Worker<P, M>,
     todo: Receiver<Work<P, M>>,
     ear: Arc<OwnedFd>,
+    /// The ear was readable when this last slept: only then it is read.
+    is_heard: bool,
     told: F,
     /// Links of which it was told that they have failed.
     failed: BTreeSet<LinkName>,
@@ -172,8 +175,10 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
 
     /// Does what there is to do. `None`: nobody has work any more.
     fn work(&mut self, now: Duration) -> Option<bool> {
-        let mut told = [0; 8];
-        let _ = rustix::io::read(&*self.ear, &mut told[..]);
+        if std::mem::take(&mut self.is_heard) {
+            let mut told = [0; 8];
+            let _ = rustix::io::read(&*self.ear, &mut told[..]);
+        }
         let mut worked = false;
         loop {
             match self.todo.try_recv() {
@@ -219,7 +224,7 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
     }
 
     /// Until the channel or the ear tells, or a link's time is up.
-    fn sleep(&self, now: Duration) -> io::Result<()> {
+    fn sleep(&mut self, now: Duration) -> io::Result<()> {
         let wait = self.worker.deadline().map(|deadline| deadline.saturating_sub(now));
         let wait = wait.map(|wait| Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -229,8 +234,15 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
         let channel = self.worker.channel().map(AsFd::as_fd);
         fds.extend(channel.map(|channel| PollFd::from_borrowed_fd(channel, PollFlags::IN)));
         match poll(&mut fds, wait.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        let is_told = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let (is_heard, is_told) = (is_told(&fds[0]), fds.get(1).is_some_and(is_told));
+        self.is_heard = is_heard;
+        if is_told {
+            self.worker.was_told();
+        }
+        Ok(())
     }
 }

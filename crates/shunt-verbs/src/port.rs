@@ -225,7 +225,15 @@ pub trait Pair: Debug {
     ///
     /// # Errors
     /// [`Refused::Full`]; [`Refused::State`] before [`PairState::ReadyToSend`]. In [`PairState::Error`] it is taken, and flushed.
-    fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Refused>;
+    fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Refused> {
+        self.post_sends(core::slice::from_ref(request))
+    }
+
+    /// Posts send requests in their order, of which the device hears at once.
+    ///
+    /// # Errors
+    /// As for [`Self::post_send`]; those before the one that was refused are posted.
+    fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused>;
 
     /// Posts a receive request.
     ///

@@ -21,6 +21,8 @@ use crate::value::{
 
 /// Pieces of a send request that [`Pair::post_send`] takes.
 pub(crate) const PIECES: usize = 4;
+/// Send requests of which the device hears at once.
+const CHAIN: usize = 4;
 
 /// How long a peer without receive requests is to wait before it asks again: 0.64 ms (IBTA table 45).
 const NOT_READY_TIMER: u8 = 12;
@@ -58,7 +60,68 @@ impl Drop for QueuePair {
     }
 }
 
+/// A request as the library has it, with room for its pieces, in front of another one.
+fn raw_request(
+    request: &SendRequest<'_>,
+    pieces: &mut [ibv_sge; PIECES],
+    next: *mut ibv_send_wr,
+) -> Result<ibv_send_wr, Refused> {
+    let room = pieces.get_mut(..request.pieces.len());
+    let room = room.ok_or(Refused::Invalid("number of pieces"))?;
+    for (to, piece) in room.iter_mut().zip(request.pieces) {
+        *to = ibv_sge { addr: piece.address, length: piece.length, lkey: piece.key.0 };
+    }
+    let (opcode, to, immediate) = match request.operation {
+        Operation::Send => (abi::IBV_WR_SEND, None, 0),
+        Operation::Write(to) => (abi::IBV_WR_RDMA_WRITE, Some(to), 0),
+        Operation::WriteWithImmediate(to, said) => {
+            (abi::IBV_WR_RDMA_WRITE_WITH_IMM, Some(to), said)
+        }
+    };
+    let signaled = if request.signaled { abi::IBV_SEND_SIGNALED } else { 0 };
+    let solicited = if request.solicited { abi::IBV_SEND_SOLICITED } else { 0 };
+    Ok(ibv_send_wr {
+        wr_id: request.id,
+        next,
+        sg_list: pieces.as_mut_ptr(),
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_possible_wrap,
+            reason = "at most PIECES"
+        )]
+        num_sge: request.pieces.len() as c_int,
+        opcode,
+        send_flags: signaled | solicited,
+        imm_data: immediate.to_be(),
+        rdma: to.map_or(rdma::default(), |to| rdma {
+            remote_addr: to.address,
+            rkey: to.key.0,
+            rest: [0; 2],
+        }),
+        rest: [0; 7],
+    })
+}
+
 impl QueuePair {
+    /// Posts at most [`CHAIN`] requests, as one list.
+    fn post_some(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
+        let mut pieces = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; PIECES]; CHAIN];
+        let mut list = [const { None }; CHAIN];
+        let mut first = ptr::null_mut();
+        for (request, (place, pieces)) in
+            requests.iter().zip(list.iter_mut().zip(&mut pieces)).rev()
+        {
+            first = ptr::from_mut(place.insert(raw_request(request, pieces, first)?));
+        }
+        // SAFETY: the context is open; its table of functions does not change.
+        let post = unsafe { self.context.raw.as_ref() }.ops.post_send;
+        let post = post.ok_or(Refused::Invalid("function post_send"))?;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; the requests and their pieces, which lie in `list` and `pieces`, are read before the call
+        // returns. What the pieces name is checked by the device against what was registered.
+        posted("ibv_post_send", unsafe { post(self.raw.as_ptr(), first, &raw mut bad) })
+    }
+
     /// See [`crate::port::Port::pair`].
     pub(crate) fn new(
         context: &Arc<Context>,
@@ -228,49 +291,8 @@ impl Pair for QueuePair {
         self.modify(attributes, abi::IBV_QP_STATE)
     }
 
-    fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Refused> {
-        let mut pieces = [ibv_sge { addr: 0, length: 0, lkey: 0 }; PIECES];
-        let room = pieces.get_mut(..request.pieces.len());
-        let room = room.ok_or(Refused::Invalid("number of pieces"))?;
-        for (to, piece) in room.iter_mut().zip(request.pieces) {
-            *to = ibv_sge { addr: piece.address, length: piece.length, lkey: piece.key.0 };
-        }
-        let (opcode, to, immediate) = match request.operation {
-            Operation::Send => (abi::IBV_WR_SEND, None, 0),
-            Operation::Write(to) => (abi::IBV_WR_RDMA_WRITE, Some(to), 0),
-            Operation::WriteWithImmediate(to, said) => {
-                (abi::IBV_WR_RDMA_WRITE_WITH_IMM, Some(to), said)
-            }
-        };
-        let signaled = if request.signaled { abi::IBV_SEND_SIGNALED } else { 0 };
-        let solicited = if request.solicited { abi::IBV_SEND_SOLICITED } else { 0 };
-        let mut raw = ibv_send_wr {
-            wr_id: request.id,
-            next: ptr::null_mut(),
-            sg_list: pieces.as_mut_ptr(),
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_possible_wrap,
-                reason = "at most PIECES"
-            )]
-            num_sge: request.pieces.len() as c_int,
-            opcode,
-            send_flags: signaled | solicited,
-            imm_data: immediate.to_be(),
-            rdma: to.map_or(rdma::default(), |to| rdma {
-                remote_addr: to.address,
-                rkey: to.key.0,
-                rest: [0; 2],
-            }),
-            rest: [0; 7],
-        };
-        // SAFETY: the context is open; its table of functions does not change.
-        let post = unsafe { self.context.raw.as_ref() }.ops.post_send;
-        let post = post.ok_or(Refused::Invalid("function post_send"))?;
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair lives; the request and its list of pieces are read before the call returns. What the pieces name is
-        // checked by the device against what was registered.
-        posted("ibv_post_send", unsafe { post(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })
+    fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
+        requests.chunks(CHAIN).try_for_each(|some| self.post_some(some))
     }
 
     fn post_receive(&self, request: &ReceiveRequest) -> Result<(), Refused> {
@@ -286,7 +308,7 @@ impl Pair for QueuePair {
         let post = unsafe { self.context.raw.as_ref() }.ops.post_recv;
         let post = post.ok_or(Refused::Invalid("function post_recv"))?;
         let mut bad = ptr::null_mut();
-        // SAFETY: as in `post_send`.
+        // SAFETY: as in `post_some`.
         posted("ibv_post_recv", unsafe { post(self.raw.as_ptr(), &raw mut raw, &raw mut bad) })
     }
 }

@@ -331,8 +331,9 @@ impl Pair for FakePair {
         Ok(())
     }
 
-    fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Refused> {
-        lock(&self.world).post_send(self.number, request)
+    fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), Refused> {
+        let mut world = lock(&self.world);
+        requests.iter().try_for_each(|request| world.post_send(self.number, request))
     }
 
     fn post_receive(&self, request: &ReceiveRequest) -> Result<(), Refused> {

@@ -363,27 +363,33 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
     return 0;
 }
 
+static int post_one(struct qp *qp, const struct ibv_send_wr *wr)
+{
+    if (qp->attr.qp_state != IBV_QPS_RTS && qp->attr.qp_state != IBV_QPS_ERR)
+        return EINVAL;
+    if (wr->num_sge > (int)qp->cap.max_send_sge)
+        return EINVAL;
+    if (qp->send_tail - qp->send_head >= qp->cap.max_send_wr)
+        return ENOMEM;
+    struct send *send = &qp->sends[qp->send_tail++ % DEEP];
+    send->wr = *wr;
+    memcpy(send->sge, wr->sg_list, wr->num_sge * sizeof *wr->sg_list);
+    return 0;
+}
+
 static int post_send(struct ibv_qp *to, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
     struct qp *qp = (struct qp *)to;
     int result = 0;
     pthread_mutex_lock(&lock);
-    *bad = wr;
-    if (qp->attr.qp_state != IBV_QPS_RTS && qp->attr.qp_state != IBV_QPS_ERR)
-        result = EINVAL;
-    else if (wr->next || wr->num_sge > (int)qp->cap.max_send_sge)
-        result = EINVAL;
-    else if (qp->send_tail - qp->send_head >= qp->cap.max_send_wr)
-        result = ENOMEM;
-    else {
-        struct send *send = &qp->sends[qp->send_tail++ % DEEP];
-        send->wr = *wr;
-        memcpy(send->sge, wr->sg_list, wr->num_sge * sizeof *wr->sg_list);
-        if (qp->attr.qp_state == IBV_QPS_ERR)
-            fail(qp, IBV_WC_WR_FLUSH_ERR);
-        else
-            progress(qp);
+    for (; wr && !result; wr = wr->next) {
+        *bad = wr;
+        result = post_one(qp, wr);
     }
+    if (qp->attr.qp_state == IBV_QPS_ERR)
+        fail(qp, IBV_WC_WR_FLUSH_ERR);
+    else
+        progress(qp);
     pthread_mutex_unlock(&lock);
     return result;
 }

@@ -9,6 +9,7 @@ use shunt_shm::ivshmem::{
     Control, EXTENT, Home, LISTENERS, MEMBERS, Published, offset, table_offset,
 };
 use shunt_shm::memfd::create_sealed;
+use shunt_shm::reach::WHOLE;
 use shunt_shm::region::{Region, Side};
 use shunt_shm::table::Table;
 use shunt_wire::addr::{Addr, FourTuple};
@@ -81,7 +82,10 @@ fuzz_target!(|left: Left| {
             assert!(home.interrupt_of(place, usize::MAX).is_none());
             let _ = (0..8).filter_map(|vector| home.interrupt_of(place, vector)).count();
         }
-        home.publish(usize::MAX, &Published { id: 1, addr: Addr::any_v6(1), v6only: false });
+        home.publish(
+            usize::MAX,
+            &Published { id: 1, addr: Addr::any_v6(1), v6only: false, bits: WHOLE },
+        );
 
         let table = Table::create_in_device(memory, offset(2) + table_offset(3)).unwrap();
         leave(memory, offset(2) + table_offset(3) + 64, 512 + 64 * 32, &left.table);

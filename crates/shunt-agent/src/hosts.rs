@@ -49,6 +49,10 @@ impl Transport for Hosts {
         Heard { rung: true, ..Heard::default() }
     }
 
+    fn may_have_networks(&self, peer: u16) -> bool {
+        self.0.is_kernels(peer)
+    }
+
     fn wants_news(&self) -> bool {
         true
     }

@@ -1,9 +1,9 @@
 //! What the policy file of an agent for the host says of servers that speak the kernel's SMC-R.
 
-use std::net::SocketAddr;
-
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use shunt_rdma::Reach;
+use shunt_shm::ivshmem::LISTENERS;
 use shunt_smc::wire::Eid;
 
 /// Most EIDs of a proposal (`smc_clc.h`: `SMC_CLC_MAX_UEID`).
@@ -13,11 +13,20 @@ const EIDS: usize = 8;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SmcSection {
-    /// Servers: programs of this host that connect to one of these addresses talk to it by SMC-R, where it agrees.
-    pub server: Vec<SocketAddr>,
+    /// Servers, one by one or those of a network: programs of this host that connect to one of them talk to it by SMC-R, where it agrees.
+    #[serde(deserialize_with = "servers")]
+    pub server: Vec<Reach>,
     /// Groups in which this host is, of which a server has one, too.
     #[serde(deserialize_with = "eids")]
     pub eid: Vec<Eid>,
+}
+
+fn servers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Reach>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    if texts.len() > LISTENERS {
+        return Err(D::Error::custom(format!("{LISTENERS} servers and networks at most")));
+    }
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
 }
 
 fn eids<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Eid>, D::Error> {
@@ -58,8 +67,11 @@ mod tests {
     #[test]
     fn a_section_as_people_write_it() {
         let section =
-            read("server = ['10.0.0.2:6379', '[fd00::2]:80']\neid = ['SHUNT', 'A-1']").unwrap();
-        assert_eq!(section.server, ["10.0.0.2:6379", "[fd00::2]:80"].map(|at| at.parse().unwrap()));
+            read("server = ['10.0.0.2:6379', '10.1.0.0/16:*']\neid = ['SHUNT', 'A-1']").unwrap();
+        assert_eq!(
+            section.server,
+            ["10.0.0.2:6379", "10.1.0.0/16:*"].map(|at| at.parse().unwrap())
+        );
         assert_eq!(section.eid, ["SHUNT", "A-1"].map(|eid| Eid::new(eid).unwrap()));
         assert_eq!(section.lacks(), None);
         assert_eq!(read("").unwrap(), SmcSection::default());
@@ -69,7 +81,7 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         for (wrong, why) in [
-            ("server = ['10.0.0.2']", "socket address"),
+            ("server = ['10.0.0.2']", "`10.0.0.2` names no server"),
             ("eid = ['shunt']", "`shunt` is no EID"),
             ("eid = ['A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I']", "8 EIDs at most"),
             ("port = 1", "unknown field"),

@@ -12,11 +12,12 @@ use shunt_shm::ivshmem::{
 use shunt_shm::memfd::Map;
 use shunt_shm::region::{self, Geometry, Region, Side};
 use shunt_shm::sync::Ordering;
-use shunt_shm::table::Table;
-use shunt_wire::addr::Addr;
+use shunt_shm::table::{Place, Table};
+use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{EndpointId, RegionId};
 
 use crate::memory::SharedMemory;
+use crate::reach::Reach;
 
 /// A region that this peer's programs have here.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ pub(crate) struct Machine {
     next: u64,
     /// The endpoints as which its programs are known, one for each worker.
     endpoints: Vec<EndpointId>,
-    listeners: BTreeMap<SocketAddr, usize>,
+    listeners: BTreeMap<Reach, usize>,
     /// Of each worker.
     pub(crate) own: Vec<Vec<Own>>,
     pub(crate) held: BTreeMap<RegionId, Held>,
@@ -133,7 +134,7 @@ impl Machine {
     }
 
     /// Its listeners; what does not fit is left out.
-    pub(crate) fn set_listeners(&mut self, listeners: &[SocketAddr]) {
+    pub(crate) fn set_listeners(&mut self, listeners: &[Reach]) {
         let gone: Vec<_> =
             self.listeners.keys().filter(|at| !listeners.contains(at)).copied().collect();
         for at in gone {
@@ -152,19 +153,37 @@ impl Machine {
             }
             let id = self.name();
             // A listener at all addresses takes both families, unless it says so; then those of one that it does not are TCP.
-            self.home.publish(place, &Published { id, addr: Addr::from(*at), v6only: false });
+            let Reach { at: addr, bits } = *at;
+            self.home.publish(place, &Published { id, addr, v6only: false, bits });
             self.listeners.insert(*at, place);
         }
         self.memory.tell_agent();
     }
 
-    /// The proposals to a listener that takes connections to this address.
-    pub(crate) fn table_of(&self, to: SocketAddr) -> Option<Table> {
-        let takes = |at: &SocketAddr| {
-            at.port() == to.port() && (at.ip() == to.ip() || at.ip().is_unspecified())
-        };
-        let (_, place) = self.listeners.iter().find(|(at, _)| takes(at))?;
-        Table::map_device(self.memory.fd(), offset(self.home_at) + table_offset(*place)).ok()
+    /// Takes a program's proposal, so that its place stays its: `tuple` as the program has it. False: it has taken the proposal back.
+    pub(crate) fn takes(&self, to: SocketAddr, tuple: &FourTuple, place: Place) -> bool {
+        self.tables_of(to).any(|table| {
+            let ticket = table.find(&tuple.reversed()).filter(|ticket| ticket.place() == place);
+            ticket.is_some_and(|ticket| table.take(&ticket))
+        })
+    }
+
+    /// True for a proposal that is posted, and that nobody has taken.
+    pub(crate) fn has_posted(&self, to: SocketAddr, tuple: &FourTuple, place: Place) -> bool {
+        let is_it =
+            |table: Table| table.find(&tuple.reversed()).is_some_and(|it| it.place() == place);
+        self.tables_of(to).any(is_it)
+    }
+
+    /// The proposals to listeners that take connections to this address. To which one of several a program proposes is up to it.
+    fn tables_of(&self, to: SocketAddr) -> impl Iterator<Item = Table> {
+        let any =
+            move |at: &Reach| at.at.port == to.port() && !at.is_wide() && at.at.is_unspecified();
+        let takes = move |at: &Reach| at.holds(to) || any(at);
+        let places = self.listeners.iter().filter(move |(at, _)| takes(at));
+        places.filter_map(|(_, place)| {
+            Table::map_device(self.memory.fd(), offset(self.home_at) + table_offset(*place)).ok()
+        })
     }
 
     /// A region that a program here has made. `None`: there is none any more.

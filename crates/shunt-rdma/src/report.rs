@@ -38,8 +38,8 @@ pub struct Report {
 /// A server that speaks the kernel's SMC-R.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ServerReport {
-    /// Where it listens.
-    pub at: SocketAddr,
+    /// Where it listens, as it was named.
+    pub at: String,
     /// Connections to it by SMC-R, now.
     pub connections: usize,
     /// Those that were ever.

@@ -84,7 +84,7 @@ impl World {
         let serving = Serving::start(running.network.host(), eids);
         let port = running.network.host_with_limit(limit);
         let servers = Servers {
-            at: vec![serving.at],
+            at: vec![serving.at.into()],
             eids: vec![scripted::eid("SHUNT")],
             marks: Arc::new(All(answer)),
         };
@@ -168,6 +168,19 @@ fn a_connection_that_is_accepted_before_its_link_is_up_waits_for_it() {
         program.exchange(&world.serving, slot, 100_000);
     }
     assert_eq!(world.serving.first_contacts(), 1);
+}
+
+/// The agent looks at the region as another connection of the program's is told of.
+#[test]
+fn a_proposal_that_is_not_posted_yet_is_looked_at_again() {
+    let world = World::new(12, Answer::Smc, &["SHUNT"]);
+    let pass = |region, socket| world.plane.pass(region, 1, socket);
+    let late = Program::connect_and(&world.agent, 1, pass, || {
+        world.connect(0).until_answered();
+        world.agent.is_told();
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    late.until_answered();
 }
 
 /// Behind the agreement there is no way back, and the program is told why.

@@ -26,6 +26,7 @@ pub mod cq;
 pub mod doorbell;
 pub mod grants;
 pub mod handover;
+pub mod reach;
 mod reset;
 pub mod ring;
 pub mod sync;

@@ -13,6 +13,7 @@ use shunt_wire::addr::Addr;
 use shunt_wire::agent::ListenerId;
 
 use crate::memfd::{self, Map};
+use crate::reach;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 pub mod life;
@@ -70,22 +71,20 @@ impl Network {
     /// True for an address in it.
     #[must_use]
     pub fn holds(&self, ip: &[u8; 16]) -> bool {
-        let differing = u128::from_be_bytes(self.ip) ^ u128::from_be_bytes(*ip);
-        differing.leading_zeros() >= u32::from(self.len)
+        reach::holds(&self.ip, self.len, ip)
     }
 }
 
 #[repr(C, align(64))]
 struct Entry {
     seq: AtomicU32,
-    /// Port in the low half, `V6ONLY` above it.
+    /// Port and more ([`reach`]).
     port: AtomicU32,
     ip: [AtomicU64; 2],
     listener: AtomicU64,
     netns: AtomicU64,
 }
 
-const V6ONLY: u32 = 1 << 16;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>();
 
 /// One listener.
@@ -97,8 +96,34 @@ pub struct Listing {
     pub addr: Addr,
     /// `IPV6_V6ONLY` is set.
     pub v6only: bool,
+    /// Bits of the address that count. Fewer than [`reach::WHOLE`]: it stands for the servers of a network; with port 0 for those at every port.
+    pub bits: u8,
     /// `SO_NETNS_COOKIE` of the socket, 0 where the kernel has none.
     pub netns: u64,
+}
+
+impl Listing {
+    /// True where it stands for several servers.
+    #[must_use]
+    pub const fn is_wide(&self) -> bool {
+        reach::is_wide(&self.addr, self.bits)
+    }
+
+    /// How well it names `to`; 0: not at all. A specific address beats a network, a network with more bits one with fewer, and each of them
+    /// an unspecified address, as in the kernel.
+    fn rank(&self, to: &Addr) -> u32 {
+        if self.is_wide() {
+            let is_there = reach::is_there_for(&self.addr, self.bits, to);
+            return if is_there { 2 + u32::from(self.bits) } else { 0 };
+        }
+        let any = self.addr.is_unspecified()
+            && if self.addr.is_v4() { to.is_v4() } else { !(to.is_v4() && self.v6only) };
+        match self.addr.port == to.port {
+            true if self.addr.ip == to.ip => u32::MAX,
+            true if any => 1,
+            _ => 0,
+        }
+    }
 }
 
 fn halves(ip: [u8; 16]) -> [u64; 2] {
@@ -182,11 +207,12 @@ impl Registry {
             }
             let port = e.port.load(Ordering::Relaxed);
             let ip = [e.ip[0].load(Ordering::Relaxed), e.ip[1].load(Ordering::Relaxed)];
+            let (port, v6only, bits) = reach::of_word(port);
             let listing = Listing {
                 listener: e.listener.load(Ordering::Relaxed),
-                #[allow(clippy::cast_possible_truncation, reason = "the port is the low half")]
-                addr: Addr { ip: whole(ip), port: port as u16 },
-                v6only: port & V6ONLY != 0,
+                addr: Addr { ip: whole(ip), port },
+                v6only,
+                bits,
                 netns: e.netns.load(Ordering::Relaxed),
             };
             fence(Ordering::Acquire);
@@ -240,27 +266,24 @@ impl Registry {
     }
 
     /// The listener that a connection to `to` reaches, in any of the namespaces; `pick` says whether
-    /// a candidate will do. A specific address beats an unspecified one, as in the kernel.
+    /// a candidate will do. A specific address beats a network, and that an unspecified one.
     pub fn find(&self, to: &Addr, mut pick: impl FnMut(&Listing) -> bool) -> Option<Listing> {
-        let mut best: Option<Listing> = None;
-        let start = home(to.port);
-        for i in 0..PROBES {
-            let e = self.entry(start + i);
-            if e.seq.load(Ordering::Acquire) == 0 {
-                break;
-            }
-            let Some(l) = Self::read(e) else { continue };
-            if l.addr.port != to.port {
-                continue;
-            }
-            let exact = l.addr.ip == to.ip;
-            let any = l.addr.is_unspecified()
-                && if l.addr.is_v4() { to.is_v4() } else { !(to.is_v4() && l.v6only) };
-            if (exact || any && best.is_none()) && pick(&l) {
-                best = Some(l);
+        let mut best = (0, None);
+        // Networks whose every port is meant have port 0.
+        for start in [home(to.port), home(0)] {
+            for i in 0..PROBES {
+                let e = self.entry(start + i);
+                if e.seq.load(Ordering::Acquire) == 0 {
+                    break;
+                }
+                let Some(l) = Self::read(e) else { continue };
+                let rank = l.rank(to);
+                if rank > best.0 && pick(&l) {
+                    best = (rank, Some(l));
+                }
             }
         }
-        best
+        best.1
     }
 }
 
@@ -277,7 +300,7 @@ impl RegistryWriter {
         fence(Ordering::Release);
         match l {
             Some(l) => {
-                let port = u32::from(l.addr.port) | if l.v6only { V6ONLY } else { 0 };
+                let port = reach::word(l.addr.port, l.v6only, l.bits);
                 e.port.store(port, Ordering::Relaxed);
                 for (word, half) in e.ip.iter().zip(halves(l.addr.ip)) {
                     word.store(half, Ordering::Relaxed);

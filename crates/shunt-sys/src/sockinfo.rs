@@ -4,7 +4,10 @@ use core::net::IpAddr;
 
 use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
-use rustix::net::{AddressFamily, SocketAddr, SocketAddrAny, SocketType, ipproto, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddr, SocketAddrAny, SocketFlags, SocketType, bind, ipproto, socket_with,
+    sockopt,
+};
 use rustix::net::{getpeername, getsockname};
 use shunt_wire::addr::{Addr, FourTuple};
 
@@ -26,6 +29,15 @@ fn to_addr(any: SocketAddrAny) -> Result<Addr> {
 /// `EAFNOSUPPORT` when it is not an IP address, else those of getsockname(2).
 pub fn local_addr(fd: impl AsFd) -> Result<Addr> {
     to_addr(getsockname(fd)?)
+}
+
+/// True for an address of this machine's, in the caller's network namespace: a socket can be bound to it.
+#[must_use]
+pub fn is_own_address(addr: &Addr) -> bool {
+    let at = SocketAddr::from(Addr { port: 0, ..*addr });
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    socket.is_ok_and(|socket| bind(&socket, &at).is_ok())
 }
 
 /// The peer's address (`getpeername`).

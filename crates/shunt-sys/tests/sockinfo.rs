@@ -93,3 +93,11 @@ fn what_is_not_tcp() {
     assert!(sockinfo::cookie(&file).is_err());
     assert_eq!(sockinfo::netns_cookie(&file), 0);
 }
+
+#[test]
+fn own_addresses_are_told_from_others() {
+    let addr = |text: &str| Addr::from(text.parse::<std::net::SocketAddr>().unwrap());
+    assert!(sockinfo::is_own_address(&addr("127.0.0.1:80")));
+    // For documentation (RFC 5737).
+    assert!(!sockinfo::is_own_address(&addr("192.0.2.1:80")));
+}

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use shunt_shm::ivshmem::{Home, MemberId, Published, offset};
+use shunt_shm::reach;
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::ListenerId;
 use tracing::{debug, info};
@@ -87,12 +88,28 @@ impl Fabric {
             peer.published.insert(listener.id, known);
         }
         self.forget(before.into_values(), news);
+        let peer = self.control.member(member.index).peer();
+        let may_have_networks = peer.is_some_and(|peer| self.transport.may_have_networks(peer));
         for (place, listener, known) in found {
-            let addresses = reached_at(&listener, &theirs);
+            let addresses = if !reach::is_wide(&listener.addr, listener.bits) {
+                reached_at(&listener, &theirs)
+            } else if may_have_networks && self.reaches_all_of(&listener) {
+                vec![listener.addr]
+            } else {
+                Vec::new()
+            };
             let at = |addr: &Addr| (known, Published { addr: *addr, ..listener });
             news.come.extend(addresses.iter().map(at));
             self.remotes.insert(known, Remote { member, place, addresses });
         }
+    }
+
+    /// True for a network within one to which this machine is attached.
+    fn reaches_all_of(&self, listener: &Published) -> bool {
+        let ip = u128::from_be_bytes(listener.addr.ip);
+        let open = u128::MAX.checked_shr(listener.bits.into()).unwrap_or(0);
+        let ends = [ip & !open, ip | open].map(u128::to_be_bytes);
+        self.addresses.iter().any(|own| ends.iter().all(|ip| own.reaches(ip)))
     }
 
     /// The addresses that a member says are its machine's.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use shunt_shm::doorbell;
 use shunt_shm::ivshmem::{EXTENT, MemberId, Published, offset};
 use shunt_shm::memfd::create_sealed;
+use shunt_shm::reach::WHOLE;
 use shunt_shm::region::{Region, Side};
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{ListenerId, RegionId};
@@ -63,7 +64,7 @@ fn v4(last: u8, port: u16) -> Addr {
 /// A client's agent and an acceptor's, which has a listener: with the name that the client's knows it by.
 fn two_agents(memory: &Arc<OwnedFd>) -> (Fabric, Fabric, ListenerId) {
     let [mut client, mut server] = [agent(memory, 1), agent(memory, 1)];
-    let listener = Published { id: 202, addr: v4(2, 80), v6only: false };
+    let listener = Published { id: 202, addr: v4(2, 80), v6only: false, bits: WHOLE };
     server.publish(&listener, NAMESPACE).unwrap();
     let _ = (turn(&mut client), turn(&mut server));
     let known = client.remotes.keys().copied().next().expect("the listener is known");
@@ -155,7 +156,7 @@ fn nothing_is_begun_in_a_memory_that_another_one_has_replaced() {
     let region: RegionId = 301;
     let linked = client.connect((CLIENT, &bells(1)), listener, region).expect("a region");
     assert_eq!(client.retire(), [listener], "they are to be forgotten");
-    let another = Published { id: 203, addr: v4(2, 81), v6only: false };
+    let another = Published { id: 203, addr: v4(2, 81), v6only: false, bits: WHOLE };
     server.publish(&another, NAMESPACE).unwrap();
     let _ = turn(&mut client);
     assert!(client.remotes.is_empty());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use shunt_shm::doorbell;
 use shunt_shm::ivshmem::Published;
+use shunt_shm::reach::WHOLE;
 use shunt_wire::addr::{Addr, FourTuple};
 use shunt_wire::agent::{EndpointId, ListenerId, RegionId};
 
@@ -69,7 +70,9 @@ impl Victim {
 
     /// A program listens.
     pub fn publish(&mut self, listener: ListenerId, addr: Addr) {
-        let _ = self.fabric.publish(&Published { id: listener, addr, v6only: false }, NAMESPACE);
+        let _ = self
+            .fabric
+            .publish(&Published { id: listener, addr, v6only: false, bits: WHOLE }, NAMESPACE);
     }
 
     /// It does not any more.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
+use shunt_shm::reach::WHOLE;
 use shunt_shm::registry::Listing;
 use shunt_shm::table::Table;
 use shunt_wire::addr::Addr;
@@ -25,7 +26,7 @@ impl Name {
     /// As a registry has it.
     pub(super) const fn listing(&self, listener: ListenerId) -> Listing {
         let Self { addr, netns, v6only, .. } = *self;
-        Listing { listener, addr, v6only, netns }
+        Listing { listener, addr, v6only, bits: WHOLE, netns }
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_device::ivshmem::Transport;
 use shunt_shm::ivshmem::{FAR_VECTORS, Published};
+use shunt_shm::reach::WHOLE;
 use shunt_shm::region::Geometry;
 use shunt_shm::registry::Listing;
 use shunt_sys::sockinfo;
@@ -58,7 +59,7 @@ impl State {
         }
         for (listener, known) in &self.listeners {
             let Name { addr, v6only, netns, .. } = known.name;
-            fabric.publish(&Published { id: *listener, addr, v6only }, netns);
+            fabric.publish(&Published { id: *listener, addr, v6only, bits: WHOLE }, netns);
         }
         if let Some(mut before) = self.fabric.take() {
             for listener in before.retire() {
@@ -104,8 +105,8 @@ impl State {
                 registries.remove_everywhere(listener);
             }
             let netns = fabric.netns();
-            for (listener, Published { addr, v6only, .. }) in news.come {
-                let listing = Listing { listener, addr, v6only, netns };
+            for (listener, Published { addr, v6only, bits, .. }) in news.come {
+                let listing = Listing { listener, addr, v6only, bits, netns };
                 registries.publish_everywhere(listing);
             }
             for (endpoint, vectors) in news.rings {
@@ -262,7 +263,8 @@ impl State {
             return answer;
         };
         let name = &known.name;
-        let published = Published { id: listener, addr: name.addr, v6only: name.v6only };
+        let Name { addr, v6only, .. } = *name;
+        let published = Published { id: listener, addr, v6only, bits: WHOLE };
         let netns = name.netns;
         match (fabric.publish(&published, netns), fabric.memory()) {
             (Some(table), Ok(memory)) => {

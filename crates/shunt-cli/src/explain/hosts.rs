@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
+use shunt_rdma::Reach;
 use shunt_wire::agent::Request;
 use shunt_wire::reason::Reason;
 
@@ -82,7 +83,7 @@ fn said_of(end: SocketAddr, reason: Reason, rdma: &Value) -> Option<(String, Opt
 }
 
 fn is_at(at: &Value, end: SocketAddr) -> bool {
-    at.as_str().and_then(|at| at.parse::<SocketAddr>().ok()) == Some(end)
+    at.as_str().and_then(|at| at.parse::<Reach>().ok()).is_some_and(|reach| reach.holds(end))
 }
 
 #[cfg(test)]

@@ -55,6 +55,11 @@ pub trait Transport {
     /// Takes what there is to hear, without waiting.
     fn hear(&mut self) -> Heard;
 
+    /// True for a peer that may have listeners for networks, and not only at its own addresses.
+    fn may_have_networks(&self, _peer: u16) -> bool {
+        false
+    }
+
     /// True where peers cannot see proposals in the memory, nor that programs are gone: they are told.
     fn wants_news(&self) -> bool {
         false

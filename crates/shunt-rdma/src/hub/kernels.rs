@@ -25,6 +25,7 @@ use crate::kernels::proposals::declines;
 use crate::kernels::socket::Socket;
 use crate::kernels::talk::{Declined, Made, Stage, Talk, is_made};
 use crate::machine::Machine;
+use crate::reach::Reach;
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// What tells of connections on their way.
@@ -53,8 +54,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             match Machine::join(&self.shared.memory, self.member, workers) {
                 Ok(mut machine) => {
                     let at = &kernels.servers.at;
-                    let addresses: BTreeSet<_> = at.iter().map(SocketAddr::ip).collect();
-                    let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+                    let one = |reach: &&Reach| !reach.is_wide();
+                    let addresses = at.iter().filter(one).map(|it| SocketAddr::from(it.at).ip());
+                    let addresses: Vec<IpAddr> =
+                        addresses.collect::<BTreeSet<_>>().into_iter().collect();
                     machine.set_addresses(&addresses);
                     machine.set_listeners(at);
                     kernels.machine = Some(machine);

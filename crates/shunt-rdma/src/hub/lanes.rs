@@ -422,16 +422,12 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let (tuple, generation) = (tuple(lane.client, lane.server), lane.use_);
         // Its program may have taken the proposal back.
         let is_taken = !is_over
-            && self.machines.get(&key).and_then(|it| it.table_of(lane.server)).is_some_and(
-                |table| {
-                    let ticket = table.find(&tuple.reversed());
-                    ticket.is_some_and(|ticket| {
-                        let at = ticket.place();
-                        let is_it = (at.region, at.slot) == (lane.place.name, lane.place.slot);
-                        is_it && at.generation == lane.use_ && table.take(&ticket)
-                    })
-                },
-            );
+            && self.machines.get(&key).is_some_and(|machine| {
+                let place = &lane.place;
+                let place =
+                    table::Place { region: place.name, slot: place.slot, generation: lane.use_ };
+                machine.takes(lane.server, &tuple, place)
+            });
         lane.stage = if is_taken { Stage::Attaching(None) } else { Stage::Open };
         let (place, use_) = (lane.place.clone(), lane.generation);
         let Some(links) = &self.links else { return Ok(()) };

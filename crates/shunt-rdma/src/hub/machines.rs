@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::memory::SharedMemory;
 use crate::mirror::agents_home;
 use crate::peers::Peer;
+use crate::reach::Reach;
 
 /// How long the part of a peer that is gone is kept.
 pub(super) const RETIRED: Duration = Duration::from_millis(500);
@@ -54,7 +55,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     && self.peers[at].promotes(self.promote);
                 let listeners = if can { self.peers[at].listeners() } else { &[] };
                 machine.set_addresses(self.peers[at].addresses());
-                machine.set_listeners(listeners);
+                let listeners: Vec<_> = listeners.iter().copied().map(Reach::from).collect();
+                machine.set_listeners(&listeners);
             }
         }
         let is_named = |key: &PublicKey| self.peers.iter().any(|peer| peer.name.key == *key);

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shunt_shm::region::{Geometry, Side};
+use shunt_shm::region::{Geometry, Region, Side};
 use shunt_shm::sync::Ordering;
+use shunt_shm::table;
 use shunt_wire::agent::RegionId;
 use shunt_wire::clc::{Answer, Proposal as Proposed};
 use shunt_wire::reason::Reason;
 
+use super::servers::Servers;
 use super::state::Kernels;
 use super::talk::{Stage, Talk};
 use crate::machine::Held;
@@ -26,12 +28,24 @@ pub(crate) fn declines(place: &Place, why: Reason) {
 }
 
 /// Whether a region holds a proposal to one of them.
-fn leads(held: &Held, servers: &[SocketAddr]) -> bool {
+fn leads(held: &Held, servers: &Servers) -> bool {
     (0..Geometry::Device.slots()).any(|slot| {
         let setup = &held.region.view().section(slot, Side::Client).setup;
         setup.state.load(Ordering::Acquire) != 0
-            && servers.contains(&SocketAddr::from(setup.tuple().peer))
+            && servers.of(SocketAddr::from(setup.tuple().peer)).is_some()
     })
+}
+
+/// Open proposals in a region that were not `seen`: their places, and the numbers of their uses.
+fn open_in(region: &Region, seen: &[u32]) -> Vec<(usize, u32)> {
+    let open = seen.iter().enumerate().filter_map(|(slot, seen)| {
+        let setup = &region.view().section(slot, Side::Client).setup;
+        let state = setup.state.load(Ordering::Acquire);
+        let use_ = setup.generation.load(Ordering::Relaxed);
+        let is_open = [Proposed::Proposed as u32, Proposed::Used as u32].contains(&state);
+        (is_open && *seen != use_).then_some((slot, use_))
+    });
+    open.collect()
 }
 
 impl Kernels {
@@ -41,30 +55,39 @@ impl Kernels {
         let is_known = machine.held.contains_key(&region);
         let endpoint = machine.endpoint(0);
         let Some(held) = machine.hold(region) else { return false };
-        if !is_known && !leads(held, &self.servers.at) {
+        if !is_known && !leads(held, &self.servers) {
             held.is_over = true;
             machine.let_go(region);
             return false;
         }
+        let map = Arc::clone(&held.region);
+        let open = open_in(&map, &held.seen);
+        // A program says that it proposes before it posts that for its acceptor, and tells of it behind both.
+        let is_posted = |(slot, generation): &(usize, u32)| {
+            let tuple = map.view().section(*slot, Side::Client).setup.tuple();
+            let place = table::Place { region, slot: *slot, generation: *generation };
+            machine.has_posted(SocketAddr::from(tuple.peer), &tuple, place)
+        };
+        let open: Vec<_> = open.into_iter().filter(is_posted).collect();
+        let Some(held) = machine.held.get_mut(&region) else { return false };
         let mut talks = Vec::new();
-        for slot in 0..Geometry::Device.slots() {
-            let setup = &held.region.view().section(slot, Side::Client).setup;
-            let state = setup.state.load(Ordering::Acquire);
-            let use_ = setup.generation.load(Ordering::Relaxed);
-            let is_open = [Proposed::Proposed as u32, Proposed::Used as u32].contains(&state);
-            if !is_open || held.seen[slot] == use_ {
-                continue;
-            }
+        for (slot, use_) in open {
+            let setup = &map.view().section(slot, Side::Client).setup;
             // One whose SYN nobody marked is TCP: nobody answers. One that was marked since is told of later.
             let Some(socket) = self.passed.remove(&(region, slot)) else { continue };
             held.seen[slot] = use_;
             let server = SocketAddr::from(setup.tuple().peer);
-            if !self.servers.at.contains(&server) {
+            if self.servers.of(server).is_none() {
                 continue;
             }
             held.users += 1;
-            let map = Arc::clone(&held.region);
-            let place = Place { region: map, name: region, slot, side: Side::Client, endpoint };
+            let place = Place {
+                region: Arc::clone(&map),
+                name: region,
+                slot,
+                side: Side::Client,
+                endpoint,
+            };
             let stage = Stage::Connecting(socket);
             let (at, waits, is_first, end, declined) = (None, None, false, None, None);
             talks.push(Talk { place, use_, server, stage, at, waits, is_first, end, declined });
@@ -110,14 +133,9 @@ impl Kernels {
 
     /// Takes the program's proposal, so that its place stays its. False: it has taken the proposal back.
     pub(crate) fn takes(&self, talk: &Talk) -> bool {
-        let place = &talk.place;
-        let tuple = place.section(Side::Client).setup.tuple();
-        let table = self.machine.as_ref().and_then(|machine| machine.table_of(talk.server));
-        let ticket = table.as_ref().and_then(|table| table.find(&tuple.reversed()));
-        table.zip(ticket).is_some_and(|(table, ticket)| {
-            let at = ticket.place();
-            (at.region, at.slot, at.generation) == (place.name, place.slot, talk.use_)
-                && table.take(&ticket)
-        })
+        let at = &talk.place;
+        let tuple = at.section(Side::Client).setup.tuple();
+        let place = table::Place { region: at.name, slot: at.slot, generation: talk.use_ };
+        self.machine.as_ref().is_some_and(|machine| machine.takes(talk.server, &tuple, place))
     }
 }

@@ -9,6 +9,8 @@ use shunt_smc::wire::Eid;
 use shunt_sys::bpf::{Answer, SmcMarks};
 use shunt_sys::sockinfo;
 
+use crate::reach::Reach;
+
 /// What servers answer to SYNs that were marked ([`SmcMarks`]).
 pub trait Marks: fmt::Debug + Send + Sync {
     /// The answer to the SYN of this socket.
@@ -35,9 +37,17 @@ impl Marks for SmcMarks {
 #[derive(Clone, Debug)]
 pub struct Servers {
     /// Where they listen.
-    pub at: Vec<SocketAddr>,
+    pub at: Vec<Reach>,
     /// The groups in which this host is: one to eight.
     pub eids: Vec<Eid>,
     /// What they answer to SYNs.
     pub marks: Arc<dyn Marks>,
+}
+
+impl Servers {
+    /// As which a server is named, by the most exact name of several. `None`: it is not.
+    pub(crate) fn of(&self, server: SocketAddr) -> Option<Reach> {
+        let named = self.at.iter().filter(|reach| reach.holds(server));
+        named.max_by_key(|reach| (reach.bits, reach.at.port != 0)).copied()
+    }
 }

@@ -13,6 +13,7 @@ use super::socket::Socket;
 use super::talk::Talk;
 use crate::machine::Machine;
 use crate::mirror::Place;
+use crate::reach::Reach;
 use crate::report::ServerReport;
 
 /// What there is of them.
@@ -26,8 +27,8 @@ pub(crate) struct Kernels {
     /// Connections on their way, by a number.
     pub(crate) talks: BTreeMap<u64, Talk>,
     pub(crate) groups: Groups,
-    /// What has become of connections, by their servers.
-    pub(crate) tallies: BTreeMap<SocketAddr, Tally>,
+    /// What has become of connections, by the names of their servers.
+    pub(crate) tallies: BTreeMap<Reach, Tally>,
     /// Connections that were declined, which may have been ending just then: until when to look.
     pub(crate) declined: Vec<(Place, u32, Duration)>,
     /// When to look whether programs still want their connections.
@@ -46,37 +47,50 @@ pub(crate) struct Tally {
 }
 
 impl Kernels {
+    /// Counts a connection to a server, and why it is as it is.
+    fn counts(
+        &mut self,
+        server: SocketAddr,
+        why: Option<String>,
+        count: fn(&mut Tally) -> &mut u64,
+    ) {
+        let Some(reach) = self.servers.of(server) else { return };
+        let tally = self.tallies.entry(reach).or_default();
+        *count(tally) += 1;
+        if let Some(why) = why {
+            tally.why = Some(if reach.is_wide() { format!("{server}: {why}") } else { why });
+        }
+    }
+
     pub(crate) fn has_agreed(&mut self, server: SocketAddr) {
-        self.tallies.entry(server).or_default().agreed += 1;
+        self.counts(server, None, |tally| &mut tally.agreed);
     }
 
     pub(crate) fn has_declined(&mut self, server: SocketAddr, why: String) {
-        let tally = self.tallies.entry(server).or_default();
-        (tally.declined, tally.why) = (tally.declined + 1, Some(why));
+        self.counts(server, Some(why), |tally| &mut tally.declined);
     }
 
     pub(crate) fn has_failed(&mut self, server: SocketAddr, why: String) {
-        let tally = self.tallies.entry(server).or_default();
-        (tally.failed, tally.why) = (tally.failed + 1, Some(why));
+        self.counts(server, Some(why), |tally| &mut tally.failed);
     }
 
     /// A connection over SMC-R was reset; to which server.
     pub(crate) fn has_reset(&mut self, at: At, why: Reset) -> Option<SocketAddr> {
         let server = self.groups.lanes().find(|(of, _)| *of == at)?.1.server;
-        let tally = self.tallies.entry(server).or_default();
-        (tally.reset, tally.why) = (tally.reset + 1, Some(why.to_string()));
+        self.counts(server, Some(why.to_string()), |tally| &mut tally.reset);
         Some(server)
     }
 
-    /// What is known of each server.
+    /// What is known of servers, by their names.
     pub(crate) fn report(&self) -> Vec<ServerReport> {
-        let report = |at: &SocketAddr| {
+        let report = |reach: &Reach| {
             let none = Tally::default();
-            let tally = self.tallies.get(at).unwrap_or(&none);
-            let of_it = self.groups.lanes().filter(|(_, lane)| lane.server == *at).count();
-            let talks = self.talks.values().filter(|talk| talk.server == *at && talk.at.is_some());
+            let tally = self.tallies.get(reach).unwrap_or(&none);
+            let is_its = |server: SocketAddr| self.servers.of(server) == Some(*reach);
+            let of_it = self.groups.lanes().filter(|(_, lane)| is_its(lane.server)).count();
+            let talks = self.talks.values().filter(|talk| is_its(talk.server) && talk.at.is_some());
             ServerReport {
-                at: *at,
+                at: reach.to_string(),
                 connections: of_it.saturating_sub(talks.count()),
                 connections_total: tally.agreed,
                 declined_total: tally.declined,

@@ -57,6 +57,11 @@ impl Agent {
         Self { memory, server, region, table: table.unwrap(), _control: control }
     }
 
+    /// It is told that programs have proposed connections.
+    pub fn is_told(&self) {
+        self.memory.proposed(REGION);
+    }
+
     /// Both ends have let go of a place.
     pub fn is_free(&self, slot: usize) -> bool {
         let sides = [Side::Client, Side::Server].map(|side| &self.section(slot, side).setup.done);
@@ -92,6 +97,16 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     /// Passes a socket, connects it, and proposes that.
     pub fn connect(agent: &'a Agent, slot: usize, pass: impl FnOnce(RegionId, OwnedFd)) -> Self {
+        Self::connect_and(agent, slot, pass, || ())
+    }
+
+    /// The same; `meanwhile` happens when it has said that it proposes, and has not posted that.
+    pub fn connect_and(
+        agent: &'a Agent,
+        slot: usize,
+        pass: impl FnOnce(RegionId, OwnedFd),
+        meanwhile: impl FnOnce(),
+    ) -> Self {
         let stream = TcpStream::connect(agent.server).unwrap();
         pass(REGION, stream.try_clone().unwrap().into());
         let [local, peer] = [stream.local_addr(), stream.peer_addr()].map(Result::unwrap);
@@ -103,6 +118,7 @@ impl<'a> Program<'a> {
         setup.set_tuple(&tuple);
         setup.endpoint.store(ENDPOINT, Ordering::Relaxed);
         setup.state.store(Proposal::Proposed as u32, Ordering::Release);
+        meanwhile();
         let place = Place { region: REGION, slot, generation };
         agent.table.post(&tuple.reversed(), place).unwrap();
         agent.memory.proposed(REGION);

@@ -316,7 +316,7 @@ fn plan(fd: c_int, entry: Entry, (to, sends): (&Addr, bool)) -> Plan {
     let user = effective_user();
     let mut why = Reason::PeerNotShunted;
     let mut netns = None;
-    let found = endpoint.registry.find(&to, |listing| {
+    let mut may_have = |listing: &Listing| {
         let here = *netns.get_or_insert_with(|| unconnected::netns(fd, entry));
         if listing.netns != here {
             why = Reason::OtherNamespace;
@@ -327,9 +327,15 @@ fn plan(fd: c_int, entry: Entry, (to, sends): (&Addr, bool)) -> Plan {
             return true;
         }
         false
-    });
+    };
+    let mut found = endpoint.registry.find(&to, &mut may_have);
+    // A network may hold addresses of this machine, at which its own programs listen.
+    if found.as_ref().is_some_and(Listing::is_wide) && sockinfo::is_own_address(&to) {
+        found = endpoint.registry.find(&to, |listing| !listing.is_wide() && may_have(listing));
+    }
     // A listener at all addresses is the one at this address only where the address is one of this network.
-    let is_here = |listing: &Listing| to.is_loopback() || !listing.addr.is_unspecified();
+    let is_here =
+        |listing: &Listing| to.is_loopback() || listing.is_wide() || !listing.addr.is_unspecified();
     if scope != Scope::User
         && !found.as_ref().is_some_and(is_here)
         && endpoint.registry.may_lead_elsewhere(&to)

@@ -8,6 +8,7 @@ use shunt_wire::addr::Addr;
 
 use super::extent::EXTENT;
 use crate::memfd::Map;
+use crate::reach;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::table;
 
@@ -62,11 +63,9 @@ struct Entry {
     /// The listener's name; 0: free.
     id: AtomicU64,
     ip: [AtomicU64; 2],
-    /// Port in the low half, `V6ONLY` above it.
+    /// Port and more ([`reach`]).
     port: AtomicU32,
 }
-
-const V6ONLY: u32 = 1 << 16;
 
 /// A listener that a member has published; its table of proposals is that of its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +76,8 @@ pub struct Published {
     pub addr: Addr,
     /// `IPV6_V6ONLY` is set.
     pub v6only: bool,
+    /// Bits of the address that count. Fewer than [`reach::WHOLE`]: it stands for the servers of a network; with port 0 for those at every port.
+    pub bits: u8,
 }
 
 /// Offset in a home of the proposal table of the listener at `place`, which is taken modulo [`LISTENERS`].
@@ -150,12 +151,12 @@ impl Home {
             let e = self.entry(index);
             let id = e.id.load(Ordering::Acquire);
             let port = e.port.load(Ordering::Relaxed);
-            #[allow(clippy::cast_possible_truncation, reason = "the port is the low half")]
-            let addr = Addr { ip: load(&e.ip), port: port as u16 };
+            let (port, v6only, bits) = reach::of_word(port);
+            let addr = Addr { ip: load(&e.ip), port };
             // Names are never used again, so the same one before and after means the same listener.
             fence(Ordering::Acquire);
             let whole = id != 0 && e.id.load(Ordering::Relaxed) == id;
-            whole.then_some((index, Published { id, addr, v6only: port & V6ONLY != 0 }))
+            whole.then_some((index, Published { id, addr, v6only, bits }))
         })
     }
 
@@ -163,8 +164,8 @@ impl Home {
     pub fn publish(&self, place: usize, listener: &Published) {
         let e = self.entry(place);
         store(&e.ip, listener.addr.ip);
-        let v6only = if listener.v6only { V6ONLY } else { 0 };
-        e.port.store(u32::from(listener.addr.port) | v6only, Ordering::Relaxed);
+        let word = reach::word(listener.addr.port, listener.v6only, listener.bits);
+        e.port.store(word, Ordering::Relaxed);
         e.id.store(listener.id, Ordering::Release);
         self.head().news.fetch_add(1, Ordering::AcqRel);
     }

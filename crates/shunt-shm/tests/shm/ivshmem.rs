@@ -6,6 +6,7 @@ use shunt_shm::ivshmem::{
     Control, ENDPOINTS, EXTENT, Home, Kind, LISTENERS, MEMBERS, Published, offset, table_offset,
 };
 use shunt_shm::memfd::create_sealed;
+use shunt_shm::reach::WHOLE;
 use shunt_shm::region::{self, Geometry, Side};
 use shunt_shm::sync::Ordering::Relaxed;
 use shunt_shm::table::{Place, Table};
@@ -109,7 +110,7 @@ fn a_home_tells_of_listeners_and_of_what_is_pending() {
     let home = Home::map(&memory, offset(2)).unwrap();
     let other = Home::map(&memory, offset(2)).unwrap();
     let addr = Addr { ip: [1; 16], port: 80 };
-    let listener = Published { id: 5, addr, v6only: true };
+    let listener = Published { id: 5, addr, v6only: true, bits: WHOLE };
     let before = other.news();
     home.publish(LISTENERS - 1, &listener);
     assert_ne!(other.news(), before);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use shunt_shm::doorbell::futex_wait;
 use shunt_shm::memfd::{Map, create_sealed};
+use shunt_shm::reach::WHOLE;
 use shunt_shm::registry::{Listing, NETWORKS, Network, Registry, RegistryWriter, Scope, life};
 use shunt_wire::addr::Addr;
 
@@ -18,7 +19,7 @@ fn pair() -> (RegistryWriter, Registry) {
 }
 
 fn listing(listener: u64, addr: Addr) -> Listing {
-    Listing { listener, addr, v6only: false, netns: 1 }
+    Listing { listener, addr, v6only: false, bits: WHOLE, netns: 1 }
 }
 
 fn find(registry: &Registry, to: Addr) -> Option<u64> {
@@ -36,7 +37,7 @@ fn libraries_can_only_read_it() {
 #[test]
 fn a_listing_is_read_as_it_was_written() {
     let (mut writer, registry) = pair();
-    let written = Listing { listener: u64::MAX, addr: v6(443), v6only: true, netns: 1 << 40 };
+    let written = Listing { netns: 1 << 40, v6only: true, ..listing(u64::MAX, v6(443)) };
     assert!(registry.find(&v6(443), |_| true).is_none());
     assert!(writer.publish(&written));
     assert_eq!(registry.find(&v6(443), |_| true), Some(written));
@@ -149,8 +150,7 @@ fn a_full_neighbourhood_is_refused() {
 fn no_torn_listing_is_ever_seen() {
     let (mut writer, registry) = pair();
     let over = AtomicBool::new(false);
-    let make =
-        |n: u64| Listing { listener: n, addr: v4(80), v6only: n.is_multiple_of(2), netns: n };
+    let make = |n: u64| Listing { v6only: n.is_multiple_of(2), netns: n, ..listing(n, v4(80)) };
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
@@ -184,4 +184,32 @@ fn it_says_where_connections_may_lead() {
     writer.set_scope(Scope::Unmarked, &vec![network(far, 128); NETWORKS + 1]);
     assert!(leads(far) && !leads(near));
     assert_eq!(registry.scope(), Scope::Unmarked);
+}
+
+#[test]
+fn a_network_is_found_for_its_servers_behind_those_that_are_named() {
+    let (mut writer, registry) = pair();
+    let ip = |last: u8, port| Addr::from(std::net::SocketAddr::from(([10, 0, 0, last], port)));
+    let wide = |listener, addr, bits| Listing { bits, ..listing(listener, addr) };
+    assert!(writer.publish(&wide(1, ip(0, 80), 96 + 24)));
+    assert!(writer.publish(&wide(2, ip(0, 0), 96 + 25)));
+    assert!(writer.publish(&wide(3, ip(7, 0), WHOLE)));
+    assert!(writer.publish(&listing(4, ip(5, 80))));
+    assert!(writer.publish(&listing(5, Addr::any_v4(80))));
+    for (to, found) in [
+        (ip(200, 80), Some(1)),
+        (ip(200, 81), None),
+        // The smaller network.
+        (ip(100, 80), Some(2)),
+        (ip(100, 9), Some(2)),
+        (ip(7, 80), Some(3)),
+        (ip(5, 80), Some(4)),
+        (v4(80), Some(5)),
+    ] {
+        assert_eq!(find(&registry, to), found, "{to}");
+    }
+    let narrow = registry.find(&ip(200, 80), |listing| !listing.is_wide());
+    assert_eq!(narrow.map(|listing| listing.listener), Some(5));
+    writer.remove(1);
+    assert_eq!(find(&registry, ip(200, 80)), Some(5));
 }

@@ -43,6 +43,9 @@ enum Role {
     Plain {
         to: SocketAddr,
         bytes: u64,
+        /// Connections, all at once.
+        #[arg(short = 'n', default_value_t = 1)]
+        connections: u64,
         /// When all bytes are sent, keep the connection until this file is there.
         #[arg(long)]
         hold: Option<PathBuf>,
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
         Role::Groups => netlink::groups(),
         Role::Serve { port, tcp, urgent } => server::serve(port, tcp, urgent),
         Role::Connect(options) => client::run(&options),
-        Role::Plain { to, bytes, hold } => client::plain(to, bytes, hold),
+        Role::Plain { to, bytes, connections, hold } => client::plain(to, bytes, connections, hold),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

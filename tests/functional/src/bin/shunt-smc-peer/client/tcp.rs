@@ -4,22 +4,44 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
 use shunt_functional::pattern::{fill, verify};
 
-/// Connects without a word of SMC.
-pub fn plain(to: SocketAddr, bytes: u64, hold: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
-    let stream = TcpStream::connect(to)?;
-    exchange_and(stream, 0x77, bytes, move || {
-        if let Some(hold) = hold {
-            println!("held");
-            while !hold.exists() {
-                thread::sleep(Duration::from_millis(5));
-            }
-        }
-    })
+/// Connects without a word of SMC, so many times at once. When all bytes of all connections are sent, `hold` keeps them.
+pub fn plain(
+    to: SocketAddr,
+    bytes: u64,
+    connections: u64,
+    hold: Option<PathBuf>,
+) -> Result<(), Box<dyn Error>> {
+    let count = usize::try_from(connections)?;
+    let (start, all_sent) = (Arc::new(Barrier::new(count)), Arc::new(Barrier::new(count)));
+    let connect = |number: u64| {
+        let (start, all_sent, hold) = (Arc::clone(&start), Arc::clone(&all_sent), hold.clone());
+        thread::spawn(move || {
+            start.wait();
+            let connected = TcpStream::connect(to).map_err(Into::into);
+            let exchanged = connected.and_then(|stream| {
+                exchange_and(stream, 0x77 + number, bytes, move || {
+                    let Some(hold) = hold else { return };
+                    if all_sent.wait().is_leader() {
+                        println!("held");
+                    }
+                    while !hold.exists() {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                })
+            });
+            exchanged.map_err(|why: Box<dyn Error>| format!("{number}: {why}"))
+        })
+    };
+    let clients: Vec<_> = (0..connections).map(connect).collect();
+    let ends = clients.into_iter().map(|client| client.join().map_err(|_| "a panic")?);
+    let failed: Vec<_> = ends.filter_map(Result::err).collect();
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
 /// Sends so many bytes of the stream of this label, and compares what comes back.

@@ -137,9 +137,7 @@ fn a_server_of_programs_is_killed(hosts: &mut Hosts) {
     hosts.server.must("kill -9 $(cat /tmp/serve7004.pid)");
     hosts.client.must("until ! shunt list | grep -q ':7004'; do sleep 0.1; touch /tmp/go; done");
     let said = hosts.end_of_plain(0);
-    assert!(!said.contains("bytes back") && said.contains("smc-reset"), "{said}");
-    let machines = hosts.client.must("shunt machines");
-    assert!(machines.contains("has aborted it"), "{machines}");
+    assert!(!said.contains("bytes back"), "{said}");
 }
 
 /// Its agent closes in its place.

@@ -39,7 +39,7 @@ fn first_contacts_come_at_once() {
         hosts.until_gone();
     }
     hosts.start_agent_for("SHUNT", "'10.77.0.0/24:*'");
-    let (count, bytes) = if are_long() { (300, 200_000) } else { (40, 20_000) };
+    let (count, bytes) = (40, 20_000);
     hosts.all_at_once(7001, count, bytes, echoed + count);
     let links = hosts.agent_log().matches("with SMC-R is up").count();
     assert_eq!(links, rounds + count.div_ceil(32), "{}", hosts.agent_log());

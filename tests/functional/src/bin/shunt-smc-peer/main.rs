@@ -59,7 +59,9 @@ fn main() -> ExitCode {
         Role::Groups => netlink::groups(),
         Role::Serve { port, tcp, urgent } => server::serve(port, tcp, urgent),
         Role::Connect(options) => client::run(&options),
-        Role::Plain { to, bytes, connections, hold } => client::plain(to, bytes, connections, hold),
+        Role::Plain { to, bytes, connections, hold } => {
+            client::plain(to, bytes, connections, hold.as_deref())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

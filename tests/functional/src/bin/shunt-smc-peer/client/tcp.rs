@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -15,12 +15,13 @@ pub fn plain(
     to: SocketAddr,
     bytes: u64,
     connections: u64,
-    hold: Option<PathBuf>,
+    hold: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
     let count = usize::try_from(connections)?;
     let (start, all_sent) = (Arc::new(Barrier::new(count)), Arc::new(Barrier::new(count)));
     let connect = |number: u64| {
-        let (start, all_sent, hold) = (Arc::clone(&start), Arc::clone(&all_sent), hold.clone());
+        let (start, all_sent, hold) =
+            (Arc::clone(&start), Arc::clone(&all_sent), hold.map(Path::to_owned));
         thread::spawn(move || {
             start.wait();
             let connected = TcpStream::connect(to).map_err(Into::into);

@@ -14,6 +14,7 @@
 #   make check        formatting, lints, links of the documentation; licences, bans and advisories where cargo-deny
 #                     is installed (INSTALL_TOOLS=1 installs it)
 #   make soak         the long forms of the tests of faults, and programs that nobody wrote, each for SOAK_SECONDS
+#   make smc-speed    figures for docs/rdma.md: kernel SMC-R, Shunt and TCP between two guests, on a machine that does nothing else
 #   make test-points  what happens between two steps of a call, with a library that stops there
 #   make test-upgrade the last commit of each older version, built and run together with this one
 #   make test-portable packages for old systems, and Debian 11 with them
@@ -201,6 +202,11 @@ soak: deps-test all
 	SHUNT_TEST_BIN_DIR=$(RELEASE) SHUNT_TEST_FULL=1 SOAK_SECONDS=$(SOAK_SECONDS) \
 	    $(CARGO) test --locked -p shunt-functional --test faults --test differential --test rdma --test smc --test struck --no-fail-fast \
 	    -- --nocapture --test-threads 1
+
+# What no other run has the time and the quiet for.
+.PHONY: smc-speed
+smc-speed: deps-test all
+	SHUNT_TEST_BIN_DIR=$(RELEASE) $(CARGO) test --locked -p shunt-functional --test smc speed -- --ignored --nocapture
 
 .PHONY: demo
 demo: deps-demo all

@@ -6,7 +6,7 @@ use crate::hosts::{AT, Hosts, PATIENCE};
 
 /// What the same programs reach with the same server by the kernel's own client, under Shunt, and over TCP. Rounds of all in turn.
 #[test]
-#[ignore = "figures for docs/rdma.md, on a machine that does nothing else"]
+#[ignore = "takes a machine for itself: `make smc-speed`, for the figures of docs/rdma.md"]
 fn speed_of_the_kernels_client_and_of_programs_under_shunt() {
     const ROUNDS: usize = 5;
     let mut hosts = Hosts::boot();

@@ -49,7 +49,22 @@ impl Disk {
         let _ = self.process.wait().success();
         assert!(!self.socket.exists());
     }
+
+    /// Ends it and its target. Under Shunt a guest's writes were granted, over at least so many connection ends.
+    pub fn end_granted(self, target: Target, sandbox: &Sandbox, ends: u64) {
+        self.end();
+        target.end();
+        if sandbox.mode == Mode::Attach {
+            let granted = sandbox.stats().get("bytes_granted");
+            assert!(granted > 100_000_000, "{granted} bytes were granted");
+            sandbox.assert_shunted(ends);
+        }
+    }
 }
+
+/// The store of a target whose disk a guest has.
+pub const GUESTS_STORE: &[&str] =
+    &["--file", "disk.img", "--size", "256MiB", "--block-size", "512"];
 
 /// Bytes that do not come again after as many as a command has.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -7,13 +7,11 @@ use shunt_functional::sandbox::Sandbox;
 use shunt_functional::vm::{Drive, Guest, Image, Kernel};
 
 use crate::changed::apply;
-use crate::disk::Disk;
+use crate::disk::{Disk, GUESTS_STORE};
 use crate::{Target, sized};
 
 const MODULES: [&str; 3] = ["crc32c_generic", "virtio_blk", "ext4"];
 const PROGRAMS: [&str; 3] = ["fio", "mkfs.ext4", "e2fsck"];
-
-const STORE: &[&str] = &["--file", "disk.img", "--size", "256MiB", "--block-size", "512"];
 
 /// Under Shunt where that is enabled, else over plain TCP.
 #[test]
@@ -21,7 +19,7 @@ fn a_guest_has_a_disk() {
     let mode = if Mode::enabled().contains(&Mode::Attach) { Mode::Attach } else { Mode::Plain };
     let sandbox = Sandbox::new(mode);
     let image = Image::with(sandbox.path(), Kernel::Own, &MODULES, &PROGRAMS);
-    let mut target = Target::quick(&sandbox, STORE);
+    let mut target = Target::quick(&sandbox, GUESTS_STORE);
     let port = target.port;
     let disk = Disk::start(&sandbox, port, &["--grant"]);
     let mut guest = Guest::with_disk(&sandbox, &image, Drive::Virtio(&disk.socket)).ready();
@@ -50,7 +48,7 @@ fn a_guest_has_a_disk() {
     target.process.kill();
     drop(target);
     std::thread::sleep(Duration::from_millis(500));
-    let target = Target::at(&sandbox, port, STORE);
+    let target = Target::at(&sandbox, port, GUESTS_STORE);
     guest.must(
         "until [ -e /tmp/status ]; do sleep 0.1; done; cat /tmp/dd; [ $(cat /tmp/status) = 0 ]",
     );
@@ -66,13 +64,7 @@ fn a_guest_has_a_disk() {
     assert_eq!(found, sum);
     guest.kill();
     drop(guest);
-    disk.end();
-    target.end();
-    if mode == Mode::Attach {
-        let granted = sandbox.stats().get("bytes_granted");
-        assert!(granted > 100_000_000, "{granted} bytes were granted");
-        sandbox.assert_shunted(8);
-    }
+    disk.end_granted(target, &sandbox, 8);
 }
 
 /// The target changes the size of the disk, and the guest uses what it has at once.

@@ -7,13 +7,11 @@ use shunt_functional::sandbox::Sandbox;
 use shunt_functional::vm::{Drive, Guest, Image, Kernel};
 
 use crate::changed::apply;
-use crate::disk::Disk;
+use crate::disk::{Disk, GUESTS_STORE};
 use crate::{Target, sized};
 
 const MODULES: [&str; 3] = ["crc32c_generic", "nvme", "ext4"];
 const PROGRAMS: [&str; 4] = ["nvme", "fio", "mkfs.ext4", "e2fsck"];
-
-const STORE: &[&str] = &["--file", "disk.img", "--size", "256MiB", "--block-size", "512"];
 
 /// What fills and compares MiBs of random bytes.
 const BYTES: &str = "dd if=/dev/urandom of=/tmp/bytes bs=1M count=16 2> /dev/null";
@@ -53,7 +51,7 @@ fn a_guests_driver_uses_a_controller() {
     let mode = if Mode::enabled().contains(&Mode::Attach) { Mode::Attach } else { Mode::Plain };
     let sandbox = Sandbox::new(mode);
     let image = Image::with(sandbox.path(), Kernel::Own, &MODULES, &PROGRAMS);
-    let mut target = Target::quick(&sandbox, STORE);
+    let mut target = Target::quick(&sandbox, GUESTS_STORE);
     let port = target.port;
     let disk = Disk::of_kind("--vfio-user", &sandbox, port, &["--grant"]);
     let mut guest = Guest::with_disk(&sandbox, &image, Drive::Nvme(&disk.socket)).ready();
@@ -91,7 +89,7 @@ fn a_guests_driver_uses_a_controller() {
     target.process.kill();
     drop(target);
     std::thread::sleep(Duration::from_millis(500));
-    let target = Target::at(&sandbox, port, STORE);
+    let target = Target::at(&sandbox, port, GUESTS_STORE);
     end_writes(&mut guest);
 
     // QEMU is killed while the guest writes elsewhere, and the next guest finds what was there.
@@ -105,13 +103,7 @@ fn a_guests_driver_uses_a_controller() {
     assert_eq!(guest.must(SUM), sum);
     guest.kill();
     drop(guest);
-    disk.end();
-    target.end();
-    if mode == Mode::Attach {
-        let granted = sandbox.stats().get("bytes_granted");
-        assert!(granted > 100_000_000, "{granted} bytes were granted");
-        sandbox.assert_shunted(6);
-    }
+    disk.end_granted(target, &sandbox, 6);
 }
 
 /// Resets of the controller and of the function while the guest writes, a driver that goes and comes, a disk that changes its

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use shunt_functional::sys::{self, Epoll, points};
 
-use crate::steps::{Ends, Held, PATIENCE, send};
+use crate::steps::{Ends, Held, PATIENCE, expect_nothing, send};
 use crate::watch;
+
+/// After so long a call that can sleep does.
+const SOON: Duration = Duration::from_millis(50);
 
 const IN: u32 = libc::EPOLLIN.cast_unsigned();
 
@@ -43,6 +46,11 @@ impl By {
         }
     }
 
+    /// True where a point tells that it is about to sleep.
+    const fn is_seen_to_sleep(self) -> bool {
+        matches!(self, Self::Poll | Self::Select)
+    }
+
     /// True when it was told of bytes.
     fn wait(self, fd: RawFd) -> io::Result<bool> {
         let watching = |fd| {
@@ -73,60 +81,62 @@ impl By {
     }
 }
 
-/// True when the call was told of the bytes, and had armed for the ring.
-fn hears(ends: &Ends, (by, name): (By, &str)) -> io::Result<bool> {
-    watch::begin(&format!("{name} before the proposal"));
-    let connects = Held::at("connect.done")?;
-    thread::scope(|scope| {
-        let connecting = scope.spawn(|| ends.client());
-        connects.wait()?;
-        let server = ends.accept()?;
-        let fd = server.as_raw_fd();
-        let arms = Held::at(by.armed())?;
-        let waiting = scope.spawn(move || by.wait(fd));
-        arms.wait()?;
-        connects.go_on()?;
-        let gone = |_| io::Error::other("a thread is gone");
-        let client = connecting.join().map_err(gone)??;
-        let mut has_armed = true;
-        if matches!(by, By::Poll | By::Select) {
-            let sleeps = Held::at("poll.found-nothing")?;
-            arms.go_on()?;
-            sleeps.wait()?;
-            // One that does not finds the bytes somewhat later all the same.
-            has_armed = points::passed("poll.armed") == 1;
-            send(client.as_raw_fd(), b"first")?;
-            sleeps.go_on()?;
-        } else {
-            arms.go_on()?;
-            thread::sleep(Duration::from_millis(50));
-            send(client.as_raw_fd(), b"first")?;
-        }
-        Ok(waiting.join().map_err(gone)?? && has_armed)
-    })
+/// What happens beside the call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finds {
+    /// It finds the proposal itself, behind its first arming.
+    Itself,
+    /// Another thread finds it, while the call sleeps.
+    Another,
 }
 
-/// True when the call was told of the bytes, though another thread has taken the proposal up while it slept.
-fn hears_beside_another(ends: &Ends, (by, name): (By, &str)) -> io::Result<bool> {
-    watch::begin(&format!("{name} beside another thread"));
+impl Finds {
+    const ALL: [(Self, &str); 2] = [(Self::Itself, "itself"), (Self::Another, "another thread")];
+}
+
+/// True when the call was told of the bytes, and had armed for the ring where that can be seen.
+fn hears(ends: &Ends, by: By, finds: Finds) -> io::Result<bool> {
     let connects = Held::at("connect.done")?;
     thread::scope(|scope| {
         let connecting = scope.spawn(|| ends.client());
         connects.wait()?;
         let server = ends.accept()?;
         let fd = server.as_raw_fd();
+        let arms = (finds == Finds::Itself).then(|| Held::at(by.armed())).transpose()?;
         let waiting = scope.spawn(move || by.wait(fd));
-        // It sleeps by then, or finds the proposal itself.
-        thread::sleep(Duration::from_millis(50));
+        match &arms {
+            Some(arms) => arms.wait()?,
+            // It sleeps by then.
+            None => thread::sleep(SOON),
+        }
         connects.go_on()?;
         let gone = |_| io::Error::other("a thread is gone");
         let client = connecting.join().map_err(gone)??;
-        match sys::recv(fd, &mut [0; 10], libc::MSG_DONTWAIT, false) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            other => return Err(io::Error::other(format!("{other:?} of nothing"))),
-        }
-        send(client.as_raw_fd(), b"first")?;
-        waiting.join().map_err(gone)?
+        let send = || send(client.as_raw_fd(), b"first");
+        let has_armed = match &arms {
+            Some(arms) if by.is_seen_to_sleep() => {
+                let sleeps = Held::at("poll.found-nothing")?;
+                arms.go_on()?;
+                sleeps.wait()?;
+                // One that does not finds the bytes somewhat later all the same.
+                let has_armed = points::passed("poll.armed") == 1;
+                send()?;
+                sleeps.go_on()?;
+                has_armed
+            }
+            Some(arms) => {
+                arms.go_on()?;
+                thread::sleep(SOON);
+                send()?;
+                true
+            }
+            None => {
+                expect_nothing(fd)?;
+                send()?;
+                true
+            }
+        };
+        Ok(waiting.join().map_err(gone)?? && has_armed)
     })
 }
 
@@ -134,10 +144,13 @@ fn hears_beside_another(ends: &Ends, (by, name): (By, &str)) -> io::Result<bool>
 pub fn all() -> io::Result<bool> {
     let ends = Ends::new()?;
     let mut is_right = true;
-    for call in By::ALL {
-        for does_hear in [hears(&ends, call)?, hears_beside_another(&ends, call)?] {
+    for (by, name) in By::ALL {
+        for (finds, who) in Finds::ALL {
+            let what = format!("{name}, where it is found by {who}");
+            watch::begin(&what);
+            let does_hear = hears(&ends, by, finds)?;
             is_right &= does_hear;
-            println!("{}: {}", call.1, if does_hear { "hears" } else { "deaf" });
+            println!("{what}: {}", if does_hear { "hears" } else { "deaf" });
         }
     }
     Ok(is_right)

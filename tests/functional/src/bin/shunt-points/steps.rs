@@ -87,7 +87,7 @@ fn expect(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Nothing has come, and no end.
-fn expect_nothing(fd: RawFd) -> io::Result<()> {
+pub fn expect_nothing(fd: RawFd) -> io::Result<()> {
     let mut got = [0; 100];
     match sys::recv(fd, &mut got, libc::MSG_DONTWAIT, false) {
         Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),

@@ -93,7 +93,8 @@ deps-vm:
 	    apt-get download "$${kernel:?no kernel 6.12 in the archive of security updates}" >/dev/null; \
 	    for package in *.deb; do dpkg-deb -x "$$package" .; done; rm -f -- *.deb; mv $(VM)-6.12.new $(VM)-6.12; }
 
-# A QEMU that attaches vfio-user devices, which Debian 12's cannot: unpacked. SHUNT_TEST_QEMU names another one.
+# A QEMU that attaches vfio-user devices, which Debian 12's cannot, and under which kernels do not end by themselves: unpacked.
+# SHUNT_TEST_QEMU names another one.
 .PHONY: deps-qemu
 deps-qemu:
 	@test -n "$${SHUNT_TEST_QEMU-}" || test -x $(TARGET)/qemu/qemu-system-x86_64 || tests/functional/fetch-qemu $(TARGET)/qemu
@@ -214,7 +215,7 @@ demo: deps-demo all
 
 # The same between two virtual machines.
 .PHONY: vm-demo
-vm-demo: deps-demo deps-vm all
+vm-demo: deps-demo deps-vm deps-qemu all
 	@$(RELEASE)/shunt-vm-demo
 
 # What was tried with which result: what `make test` does in short, at length and on record.

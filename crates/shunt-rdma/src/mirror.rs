@@ -12,6 +12,7 @@ use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::{AtomicU32, Ordering, store_load_fence};
 use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::clc::Answer;
+use shunt_wire::reason::Reason;
 
 use crate::memory::{AGENT, SharedMemory};
 
@@ -33,6 +34,17 @@ impl Bells {
             let _ = self.home.set(agents_home(&self.memory)?.0);
         }
         self.home.get()
+    }
+
+    /// Tells the program of a connection that is TCP from now on, and why. Its place is its own again, unless it is about to end.
+    pub(crate) fn decline(&self, place: &Place, why: Reason) {
+        let setup = &place.section(place.side.other()).setup;
+        setup.why.store(why as u32, Ordering::Relaxed);
+        setup.state.store(Answer::Declined as u32, Ordering::Release);
+        // It may wait for what the server says first, of which the kernel has told already.
+        let ctl = &place.section(place.side).ctl;
+        let program = Program { place, bells: self };
+        tell::data(Armed { word: &ctl.rx_arm, bells: &ctl.rx_bells }, &program);
     }
 
     fn ring(&self, endpoint: EndpointId, vector: usize) {

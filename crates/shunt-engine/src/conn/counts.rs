@@ -28,6 +28,9 @@ impl End<'_> {
 
     /// Bytes that a read would find, or `None` for what the kernel says. With the receiving direction's lock held.
     pub fn unread(&self, socket: &impl KernelSocket) -> Option<u64> {
+        if self.is_under_agreement() {
+            return Some(0);
+        }
         let (rx, theirs) = (&self.record.rx, self.theirs);
         let marks = rx.marks.load(Relaxed);
         let has_mark = RxCursor::next_mark(&theirs.prod, marks).ok()?.is_some();
@@ -91,6 +94,8 @@ mod tests {
     use shunt_shm::ring::TxCursor;
 
     use super::*;
+    use crate::conn::flags::STAYS;
+    use crate::handshake::Phase;
     use crate::model::{Arrival, Memory, Socket};
 
     fn in_ring(received: u64) -> Memory {
@@ -104,6 +109,16 @@ mod tests {
         let socket = Socket::default();
         socket.arrive(Arrival::Bytes(bytes));
         socket
+    }
+
+    #[test]
+    fn what_an_agent_is_told_over_tcp_does_not_count() {
+        let memory = Memory::default();
+        memory.end().put(STAYS, true);
+        for (phase, unread) in [(Phase::Proposed, Some(0)), (Phase::Tcp, None)] {
+            memory.end().record.id.phase.store(phase as u32, Relaxed);
+            assert_eq!(memory.end().unread(&kernel(5)), unread);
+        }
     }
 
     #[test]

@@ -150,6 +150,12 @@ impl End<'_> {
         self.is_behind() && !self.has(flags::SHUT_RD)
     }
 
+    /// True while this host's agent and a server that speaks the kernel's SMC-R agree on it: what comes over TCP is the agent's.
+    #[must_use]
+    pub fn is_under_agreement(&self) -> bool {
+        self.has(flags::STAYS) && self.phase() == Phase::Proposed && self.declined().is_none()
+    }
+
     /// True while a mark of this side is on its way to another host: no byte behind it may go over TCP.
     #[inline]
     #[must_use]

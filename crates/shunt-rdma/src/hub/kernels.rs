@@ -21,7 +21,6 @@ use tracing::{debug, info, warn};
 use super::Hub;
 use crate::kernels::agreement::{Agreement, Lost};
 use crate::kernels::groups::{CONNECTIONS, Joined, Lane};
-use crate::kernels::proposals::declines;
 use crate::kernels::socket::Socket;
 use crate::kernels::talk::{Declined, Made, Stage, Talk, is_made};
 use crate::machine::Machine;
@@ -367,10 +366,11 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     fn no_place(&mut self, talk: &Talk, why: Reason, now: Duration) {
         if let (Some(at), Some(links)) = (talk.at, &self.links) {
             // Not before the worker has let go of its place.
-            let place = talk.place.clone();
-            links.abandon_kernel(at, move || declines(&place, why));
+            let Some(kernels) = &mut self.kernels else { return };
+            let (place, bells) = (talk.place.clone(), Arc::clone(&kernels.bells));
+            links.abandon_kernel(at, move || bells.decline(&place, why));
+            kernels.await_end(talk, now);
             self.is_vacant(at, now);
-            self.kernels.iter_mut().for_each(|kernels| kernels.await_end(talk, now));
         } else if let Some(kernels) = &mut self.kernels {
             kernels.declines(talk, why, now);
         }

@@ -38,6 +38,7 @@ use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
 use crate::machine::Machine;
 use crate::measuring::Measuring;
+use crate::mirror::Bells;
 use crate::peers::{self, Outlook, Peer, Way};
 use crate::report::Report;
 use crate::shared::{Board, Shared};
@@ -132,6 +133,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     ) -> io::Result<Self> {
         let listen = listener.local_addr()?;
         let peers = peers::named(config.peers, &own, Vec::new(), Duration::ZERO);
+        let bells = Arc::new(Bells::new(Arc::clone(&shared.memory)));
         let mut hub = Self {
             shared,
             listener,
@@ -172,7 +174,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             ends_by: None,
             promote: config.promote,
             measuring: None,
-            kernels: config.servers.map(Kernels::new),
+            kernels: config.servers.map(|servers| Kernels::new(servers, bells)),
             named: None,
         };
         hub.look_for_device(Duration::ZERO);

@@ -8,7 +8,7 @@ use shunt_shm::region::{Geometry, Region, Side};
 use shunt_shm::sync::Ordering;
 use shunt_shm::table;
 use shunt_wire::agent::RegionId;
-use shunt_wire::clc::{Answer, Proposal as Proposed};
+use shunt_wire::clc::Proposal as Proposed;
 use shunt_wire::reason::Reason;
 
 use super::servers::Servers;
@@ -19,13 +19,6 @@ use crate::mirror::Place;
 
 /// How long a program that was declined may take to see it.
 const ENDING: Duration = Duration::from_secs(30);
-
-/// Tells a program that its connection is TCP, and why. Its place is its own again, unless it is about to end.
-pub(crate) fn declines(place: &Place, why: Reason) {
-    let setup = &place.section(Side::Server).setup;
-    setup.why.store(why as u32, Ordering::Relaxed);
-    setup.state.store(Answer::Declined as u32, Ordering::Release);
-}
 
 /// Whether a region holds a proposal to one of them.
 fn leads(held: &Held, servers: &Servers) -> bool {
@@ -109,7 +102,7 @@ impl Kernels {
 
     /// A connection that no worker has is TCP.
     pub(crate) fn declines(&mut self, talk: &Talk, why: Reason, now: Duration) {
-        declines(&talk.place, why);
+        self.bells.decline(&talk.place, why);
         self.let_go(&talk.place);
         self.await_end(talk, now);
     }

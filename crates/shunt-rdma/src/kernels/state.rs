@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shunt_far::kernel::Reset;
@@ -12,7 +13,7 @@ use super::servers::Servers;
 use super::socket::Socket;
 use super::talk::Talk;
 use crate::machine::Machine;
-use crate::mirror::Place;
+use crate::mirror::{Bells, Place};
 use crate::reach::Reach;
 use crate::report::ServerReport;
 
@@ -20,6 +21,8 @@ use crate::report::ServerReport;
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) servers: Servers,
+    /// What wakes programs.
+    pub(crate) bells: Arc<Bells>,
     /// Their member; `None`: there is no device.
     pub(crate) machine: Option<Machine>,
     /// Sockets of connections that are about to be proposed, by their places.
@@ -102,9 +105,10 @@ impl Kernels {
         self.servers.at.iter().map(report).collect()
     }
 
-    pub(crate) fn new(servers: Servers) -> Self {
+    pub(crate) fn new(servers: Servers, bells: Arc<Bells>) -> Self {
         Self {
             servers,
+            bells,
             machine: None,
             passed: BTreeMap::new(),
             talks: BTreeMap::new(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use shunt_rdma::SharedMemory;
 use shunt_shm::cq::Push;
+use shunt_shm::doorbell::{self, AWAKE, ON_BELL};
 use shunt_shm::ivshmem::{Control, EXTENT, Home, Kind, offset, table_offset};
 use shunt_shm::region::{self, CLOSED, Geometry, Region, Section, Side, queue_place, shape};
 use shunt_shm::ring::{Content, RxCursor, Span, TxCursor, UNLIMITED};
@@ -117,6 +118,8 @@ impl<'a> Program<'a> {
         setup.generation.store(generation, Ordering::Relaxed);
         setup.set_tuple(&tuple);
         setup.endpoint.store(ENDPOINT, Ordering::Relaxed);
+        // It waits for what the server says first.
+        doorbell::arm(&agent.section(slot, Side::Client).ctl.rx_arm, ON_BELL);
         setup.state.store(Proposal::Proposed as u32, Ordering::Release);
         meanwhile();
         let place = Place { region: REGION, slot, generation };
@@ -147,8 +150,10 @@ impl<'a> Program<'a> {
         self.tell();
     }
 
+    /// It was, and has been woken for that.
     pub fn is_declined(&self) -> bool {
-        self.answer() == Some(Answer::Declined)
+        let is_awake = self.mine().ctl.rx_arm.load(Ordering::Acquire) == AWAKE;
+        self.answer() == Some(Answer::Declined) && is_awake
     }
 
     /// Why it was declined, or reset.

@@ -607,7 +607,12 @@ impl PollSet<'_> {
                 if are_known(conn.record()) {
                     q.events |= POLLOUT;
                 }
-                if conn.end().is_some_and(|end| end.is_woken_by_fin()) {
+                let end = conn.end();
+                let is_agents = end.is_some_and(|end| end.is_under_agreement());
+                if is_agents {
+                    q.events &= !(POLLIN | POLLRDNORM);
+                }
+                if is_agents || end.is_some_and(|end| end.is_woken_by_fin()) {
                     q.events |= POLLRDHUP;
                 }
             }

@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::os::fd::RawFd;
 
+use shunt_engine::conn::flags::STAYS;
 use shunt_engine::conn::overflow;
 use shunt_engine::handshake::Phase;
 use shunt_sys::{sockdiag, sockinfo};
@@ -58,6 +59,7 @@ pub fn is_about(sock: &Sock) -> bool {
         || sock.no_room.load(Relaxed) != 0
         || overflow::is_watched(sock.record())
         || sock.has(NUMBERED | SHORT)
+        || (sock.has(STAYS) && sock.phase() == Phase::Proposed)
         || (sock.has(KERNEL_HINT) && sock.end().is_some_and(|end| end.awaits_end()))
 }
 

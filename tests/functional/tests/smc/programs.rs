@@ -10,14 +10,17 @@ use crate::hosts::{AT, CARRIED, Hosts, PATIENCE};
 fn programs_under_shunt_talk_to_a_kernel_by_smc_r() {
     let mut hosts = Hosts::boot();
     (7001..=7005).for_each(|port| hosts.serve(port, if port == 7003 { "--tcp" } else { "" }));
-    hosts.start_agent("SHUNT", &[7001, 7003, 7004, 7005, 7010, 7011, 7012, 7013]);
+    hosts.serve(7006, "--greets");
+    hosts.start_agent("SHUNT", &[7001, 7003, 7004, 7005, 7006, 7010, 7011, 7012, 7013]);
     programs_share_a_link(&mut hosts);
+    a_server_speaks_first(&mut hosts, 2);
     redis_nginx_and_others(&mut hosts);
     programs_stay_on_tcp_where_the_server_does(&mut hosts);
     a_server_of_programs_is_killed(&mut hosts);
     a_program_is_killed(&mut hosts);
     an_agent_is_killed(&mut hosts);
     programs_stay_on_tcp_in_another_group(&mut hosts);
+    a_server_speaks_first(&mut hosts, 0);
 }
 
 /// A server that has no link yet meets many clients: one of them makes the link, and the others wait for it.
@@ -74,6 +77,16 @@ fn programs_share_a_link(hosts: &mut Hosts) {
     assert_eq!(links, count.div_ceil(32), "{}", hosts.agent_log());
 }
 
+/// A program that is told of bytes finds the server's, and none of the agreement's. So many ends are shunted.
+fn a_server_speaks_first(hosts: &mut Hosts, shunted: usize) {
+    let line = format!("shunt run --summary -- shunt-smc-peer await {AT}:7006");
+    let said = hosts.client.run(&line, PATIENCE);
+    let is_greeted = said.ok && said.text.contains("greeted by epoll");
+    assert!(is_greeted, "{}\n{}\n{}", said.text, hosts.logs(7006), hosts.agent_log());
+    let shunted = format!("shunt: {shunted} connection ends");
+    assert!(said.text.contains(&shunted), "{}", said.text);
+}
+
 /// Servers of the distribution, whose sockets are the kernel's SMC, and their clients.
 fn redis_nginx_and_others(hosts: &mut Hosts) {
     let conf = format!(
@@ -93,8 +106,7 @@ fn redis_nginx_and_others(hosts: &mut Hosts) {
         (format!("redis-cli -h {AT} -p 7010 set key {value}"), "OK", 1),
         (format!("redis-cli -h {AT} -p 7010 get key"), &*value, 1),
         (format!("redis-benchmark -h {AT} -p 7010 -c 8 -n 200 -d 3000 -t set,get -q"), "GET: ", 17),
-        // With several, one can be told of the agreement's bytes, which wrk takes for an error: docs/design/unfinished.md.
-        (format!("wrk -t 1 -c 1 -d 2s --timeout 30s http://{AT}:7011/page"), "requests in", 1),
+        (format!("wrk -t 1 -c 8 -d 2s --timeout 30s http://{AT}:7011/page"), "requests in", 8),
         (format!("sockperf pp --tcp -i {AT} -p 7012 -t 1 -m 64"), "Summary: Latency", 1),
         (format!("iperf3 -c {AT} -p 7013 -n 4M"), "receiver", 2),
     ] {
@@ -105,7 +117,7 @@ fn redis_nginx_and_others(hosts: &mut Hosts) {
         assert!(is_whole && is_shunted, "{line}: {said}\n{}", hosts.agent_log());
     }
     let servers = hosts.client.must("shunt machines");
-    assert_eq!(servers.matches("smc-r").count(), 8, "{servers}");
+    assert_eq!(servers.matches("smc-r").count(), 9, "{servers}");
 }
 
 /// A server that speaks none, and one that nobody has named.
@@ -165,7 +177,7 @@ fn an_agent_is_killed(hosts: &mut Hosts) {
 }
 
 fn programs_stay_on_tcp_in_another_group(hosts: &mut Hosts) {
-    hosts.start_agent("ELSEWHERE", &[7002]);
+    hosts.start_agent("ELSEWHERE", &[7002, 7006]);
     let before = hosts.echoed(7002, 0).matches("echoed").count();
     let said = hosts.plain(7002, 300_000);
     assert!(said.contains("300000 bytes back") && said.contains("smc-no-group"), "{said}");

@@ -319,6 +319,10 @@ impl End<'_> {
         }
         if kernel & events::END != 0 {
             kernel |= reset::readiness(self.record, Some(*self));
+        } else if kernel & BYTES != 0 && self.is_under_agreement() {
+            // The agent tells when it has declined, and bytes for the program may be there: but one of before did not.
+            host.doubts();
+            kernel &= !BYTES;
         }
         let mark = host.low_water();
         let readable = match rings.readable {

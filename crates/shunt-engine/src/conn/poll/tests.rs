@@ -1,4 +1,4 @@
-use crate::conn::flags::HOSTED;
+use crate::conn::flags::{HOSTED, STAYS};
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -452,6 +452,29 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_not_told() {
     looks.end().theirs.prod.behind.store(1, Relaxed);
     looks.is_cut_off = true;
     assert_eq!((looks.ready(wanted), looks.did()), (BROKEN, vec![Did::BrokeOff]));
+}
+
+/// Its agent and the server agree over TCP: their words are none of the program's.
+#[test]
+fn what_comes_while_an_agent_agrees_is_not_told() {
+    for waits in [true, false] {
+        let looks = Looks::default();
+        let phase = if waits { Phase::Proposed } else { Phase::Tcp };
+        looks.end().record.id.phase.store(phase as u32, Relaxed);
+        looks.end().put(HOSTED | STAYS, true);
+        let ready = |wanted| {
+            looks.did.borrow_mut().clear();
+            let heard = &mut KernelReadiness::Nothing;
+            look((looks.end().record, Some(looks.end())), phase, (wanted, heard), &looks)
+        };
+        looks.socket.arrive(Arrival::Bytes(9));
+        let bytes = if waits { 0 } else { IN };
+        let did = if waits { vec![Did::Doubted] } else { vec![] };
+        assert_eq!((ready(IN) & IN, looks.did()), (bytes, did));
+        // The server has ended the connection, or never speaks: the call that follows says so.
+        looks.socket.arrive(Arrival::Fin);
+        assert_eq!((ready(IN | RDHUP) & (IN | RDHUP), looks.did()), (IN | RDHUP, vec![]));
+    }
 }
 
 /// Nobody brings what would come, and the kernel has nothing to tell: the other host may be through with the link.

@@ -27,7 +27,7 @@ use shunt_verbs::value::PacketNumber;
 
 use super::wire::{PATIENCE, Wire};
 use line::{Line, Ready};
-pub use tcp::plain;
+pub use tcp::{greeted, plain};
 
 /// How to connect.
 #[derive(Args)]

@@ -36,6 +36,9 @@ enum Role {
         /// With an urgent byte in each direction.
         #[arg(long)]
         urgent: bool,
+        /// Speak first.
+        #[arg(long)]
+        greets: bool,
     },
     /// Connect, and compare what comes back.
     Connect(client::Options),
@@ -50,6 +53,8 @@ enum Role {
         #[arg(long)]
         hold: Option<PathBuf>,
     },
+    /// Connect without a word of SMC, and wait for what the server says first, by poll(2) and by epoll(7).
+    Await { to: SocketAddr },
 }
 
 fn main() -> ExitCode {
@@ -57,11 +62,12 @@ fn main() -> ExitCode {
         Role::Eid { name } => netlink::add_eid(&name),
         Role::List => netlink::list(),
         Role::Groups => netlink::groups(),
-        Role::Serve { port, tcp, urgent } => server::serve(port, tcp, urgent),
+        Role::Serve { port, tcp, urgent, greets } => server::serve(port, tcp, urgent, greets),
         Role::Connect(options) => client::run(&options),
         Role::Plain { to, bytes, connections, hold } => {
             client::plain(to, bytes, connections, hold.as_deref())
         }
+        Role::Await { to } => client::greeted(to),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,18 +15,23 @@ use super::netlink::AF_SMC;
 
 /// The urgent byte that either end sends.
 pub const URGENT: [u8; 1] = [b'!'];
+/// What a server says that speaks first.
+pub const GREETING: &[u8] = b"welcome\n";
 
 /// Serves until it is killed.
 ///
-/// With `is_urgent` it looks for an urgent byte behind the end, and sends one before its own.
-pub fn serve(port: u16, is_tcp: bool, is_urgent: bool) -> Result<(), Box<dyn Error>> {
+/// With `is_urgent` it looks for an urgent byte behind the end, and sends one before its own; with `greets` it speaks first.
+pub fn serve(port: u16, is_tcp: bool, is_urgent: bool, greets: bool) -> Result<(), Box<dyn Error>> {
     let family = if is_tcp { AddressFamily::INET } else { AddressFamily::from_raw(AF_SMC) };
     let socket: OwnedFd = socket(family, SocketType::STREAM, None)?;
     bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
     listen(&socket, 128)?;
     println!("serving");
     for stream in TcpListener::from(socket).incoming() {
-        let stream = stream?;
+        let mut stream = stream?;
+        if greets {
+            stream.write_all(GREETING)?;
+        }
         thread::spawn(move || match echo(stream, is_urgent) {
             Ok(bytes) => println!("echoed {bytes}"),
             Err(why) => println!("failed: {why}"),

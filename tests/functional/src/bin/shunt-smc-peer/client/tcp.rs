@@ -1,14 +1,19 @@
 //! The same exchange over TCP.
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use libc::{EPOLL_CTL_ADD, EPOLLIN, POLLIN, pollfd};
 use shunt_functional::pattern::{fill, verify};
+use shunt_functional::sys::{Epoll, poll};
+
+use crate::server::GREETING;
 
 /// Connects without a word of SMC, so many times at once. When all bytes of all connections are sent, `hold` keeps them.
 pub fn plain(
@@ -45,6 +50,40 @@ pub fn plain(
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n").into()) }
 }
 
+/// Sleeps until there is something to read, or [`LONGEST`]: how many descriptors it was told of.
+type Sleep = fn(&TcpStream) -> io::Result<usize>;
+/// How long a server may take for its first word.
+const LONGEST: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Waits for a server that speaks first. Whoever was told of bytes finds them: its greeting.
+pub fn greeted(to: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let ways: [(&str, Sleep); 2] = [("poll", by_poll), ("epoll", by_epoll)];
+    for (way, sleep) in ways {
+        let mut stream = TcpStream::connect(to)?;
+        stream.set_nonblocking(true)?;
+        if sleep(&stream)? == 0 {
+            return Err(format!("{way}: the server says nothing").into());
+        }
+        let mut came = [0; GREETING.len()];
+        let length = stream.read(&mut came).map_err(|e| format!("{way}: {e}"))?;
+        if &came[..length] != GREETING {
+            return Err(format!("{way}: {:?}", &came[..length]).into());
+        }
+        println!("greeted by {way}");
+    }
+    Ok(())
+}
+
+fn by_poll(stream: &TcpStream) -> io::Result<usize> {
+    poll(&mut [pollfd { fd: stream.as_raw_fd(), events: POLLIN, revents: 0 }], LONGEST)
+}
+
+fn by_epoll(stream: &TcpStream) -> io::Result<usize> {
+    let mut set = Epoll::new(1)?;
+    set.control(EPOLL_CTL_ADD, stream.as_raw_fd(), EPOLLIN.cast_unsigned(), 1)?;
+    Ok(set.wait(LONGEST)?.len())
+}
+
 /// Sends so many bytes of the stream of this label, and compares what comes back.
 pub fn exchange(stream: TcpStream, label: u64, total: u64) -> Result<(), Box<dyn Error>> {
     exchange_and(stream, label, total, || ())
@@ -58,7 +97,7 @@ fn exchange_and(
     ends: impl FnOnce() + Send + 'static,
 ) -> Result<(), Box<dyn Error>> {
     let mut writer = stream.try_clone()?;
-    let sender = thread::spawn(move || -> std::io::Result<()> {
+    let sender = thread::spawn(move || -> io::Result<()> {
         let mut bytes = vec![0; 16 << 10];
         let mut place = 0;
         while place < total {

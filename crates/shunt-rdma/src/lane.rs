@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use shunt_peer::PublicKey;
+use shunt_peer::{PublicKey, message};
 use shunt_shm::table::Ticket;
 use shunt_verbs::value::Remote;
 use shunt_wire::agent::RegionId;
@@ -21,6 +21,8 @@ pub(crate) struct Lane {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) stage: Stage,
+    /// What the peer asks for at its place: there it is over, and here the worker is about to hear that.
+    pub(crate) next: Option<message::Lane>,
 }
 
 /// How far it is.

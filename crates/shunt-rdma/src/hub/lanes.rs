@@ -7,8 +7,10 @@
 //! | | It answers; the worker begins; `Opened` |
 //! | The worker begins; the answer is written for the client | |
 //!
-//! From then on it is the worker's, until both sides have left it. A worker whose link has failed begins nothing: what is said of a
-//! connection when its link fails does not change any more, and one that is not spoken of there was never opened.
+//! From then on it is the worker's, until both sides have left it. The client's host may hear that first, and ask for another
+//! connection at the same place: what it asks over TCP overtakes what its link still brings, so it waits for that. A worker whose
+//! link has failed begins nothing: what is said of a connection when its link fails does not change any more, and one that is not
+//! spoken of there was never opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -209,7 +211,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         links.open(name, lane, generation, place.clone());
         let stage = Stage::Registering(None);
         let use_ = place.section(Side::Client).setup.generation.load(Ordering::Relaxed);
-        let opened = Lane { place, generation, use_, client, server, stage };
+        let opened = Lane { place, generation, use_, client, server, stage, next: None };
         self.lanes.insert((name, lane), opened);
     }
 
@@ -320,8 +322,15 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if !self.peers[at].groups.is_far(asked.place.group) || slot >= SLOTS {
             return Err("a connection in a link group that it has not offered");
         }
-        if self.lanes.contains_key(&(name, slot)) || asked.region.length != length() {
-            return Err("a connection at a place that is taken");
+        if asked.region.length != length() {
+            return Err("a ring of another length");
+        }
+        if let Some(lane) = self.lanes.get_mut(&(name, slot)) {
+            if !matches!(lane.stage, Stage::Open) || lane.next.is_some() {
+                return Err("a connection at a place that is taken");
+            }
+            lane.next = Some(*asked);
+            return Ok(());
         }
         let refuses = |hub: &mut Self, why| {
             hub.say_to(at, &Message::NotOpened(asked.place, why), now);
@@ -356,7 +365,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         links.open(name, slot, generation, place.clone());
         let stage = Stage::Registering(Some(asked.region.at));
         let (client, server) = (asked.client, asked.server);
-        let opened = Lane { place, generation, use_: 0, client, server, stage };
+        let opened = Lane { place, generation, use_: 0, client, server, stage, next: None };
         self.lanes.insert((name, slot), opened);
         Ok(())
     }
@@ -553,7 +562,18 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if let Some(links) = &mut self.links {
             links.closed();
         }
-        let Some(machine) = self.machines.get_mut(&name.0) else { return };
+        self.give_back(name.0, &lane);
+        let at = self.peers.iter().position(|peer| peer.name.key == name.0);
+        if let (Some(next), Some(at)) = (lane.next, at) {
+            // As if it came now. Of a link group that is gone meanwhile the peer expects nothing.
+            let now = self.now();
+            let _ = self.hear_open(at, &next, now);
+        }
+    }
+
+    /// Its place in a region of this host is free.
+    fn give_back(&mut self, key: PublicKey, lane: &Lane) {
+        let Some(machine) = self.machines.get_mut(&key) else { return };
         match lane.place.side {
             Side::Client => {
                 if let Some(held) = machine.held.get_mut(&lane.place.name) {

@@ -39,7 +39,8 @@ pub(crate) enum Stage {
     Attaching(Option<Remote>),
     /// The worker has it.
     Open,
-    /// It is over, and the far side is about to say what it knows of it.
+    /// The client's: its program has taken it back. Its place in the region may be another connection's, and the far side, if it was asked,
+    /// is about to say what it knows of it.
     Over,
 }
 

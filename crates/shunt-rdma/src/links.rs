@@ -325,6 +325,12 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         self.with_link(name, move |link, _| abandon_on(link, slot));
     }
 
+    /// A program has taken its proposal back, and its place in the region may be another connection's by now: nothing is looked at there,
+    /// or written, any more.
+    pub(crate) fn lets_go_of_place(&self, name: Name, slot: usize) {
+        self.with_link(name, move |link, _| link.mirror_mut().clear(slot));
+    }
+
     /// All programs of a connection are gone.
     pub(crate) fn end(&self, name: Name, slot: usize) {
         self.with_link(name, move |link, _| link.end(slot));

@@ -40,6 +40,25 @@ fn every_byte_arrives() {
     }
 }
 
+/// Short connections right behind each other: many are over before both agents have agreed on them, or leave their places to others whose
+/// ends the far agent hears of a little later.
+#[test]
+fn places_are_used_again_at_once() {
+    let lab = Lab::of_hosts();
+    let before = stats(&lab);
+    let server = ["-n", "300", "-b", "40000", "--style", "poll", "--buffers", "4096"];
+    let client = [&server[..], &["--at-once", "3"]].concat();
+    lab.run(0, 1, &server, &client);
+    for (machine, before) in lab.machines.iter().zip(&before) {
+        settles("connections, some of them shunted", &(300, true), || {
+            let (ends, shunted) = machine.sandbox().stats().since(before);
+            (ends, shunted >= 30)
+        });
+        let log = machine.sandbox().agent_log();
+        assert!(!log.contains("what cannot be") && !log.contains("spoke of"), "{log}");
+    }
+}
+
 /// Connections that are busy, and shunted, while something happens to a device: all of their bytes arrive.
 fn busy_while(lab: &Lab, happens: impl FnOnce()) {
     let [one, two] = [&lab.machines[0], &lab.machines[1]];

@@ -243,7 +243,17 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     ) {
         let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
         let wire = wire_place(name, slot, lane.generation);
-        let Stage::Registering(far) = lane.stage else { return };
+        let far = match lane.stage {
+            Stage::Registering(far) => far,
+            // It was taken back before the peer was asked.
+            Stage::Over => {
+                if let (Ok(_), Some(links)) = (opened, &self.links) {
+                    links.abandon(name, slot);
+                }
+                return self.is_over(name, slot);
+            }
+            _ => return,
+        };
         let (said, is_over) = match (opened, far) {
             (Ok((own, code)), None) => {
                 let region = Region { at: own, length: length() };
@@ -468,6 +478,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         match &lane.stage {
             Stage::Asked(_) | Stage::Over => {
                 if let Some(links) = &self.links {
+                    // The program takes its proposal back by itself.
+                    links.lets_go_of_place(name, slot);
                     links.abandon(name, slot);
                 }
                 self.is_over(name, slot);
@@ -515,13 +527,22 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// A place of a region is another connection's: what was asked for before is taken back.
     fn withdraw_in(&mut self, region: RegionId, slot: usize, now: Duration) {
         let is_there = |lane: &Lane| lane.place.name == region && lane.place.slot == slot;
-        let found = self.lanes.iter().find(|(_, lane)| is_there(lane)).map(|(at, _)| *at);
-        let Some((name, at)) = found else { return };
-        let Some(lane) = self.lanes.get_mut(&(name, at)) else { return };
-        if matches!(lane.stage, Stage::Asked(_)) {
+        let found = self.lanes.iter().filter(|(_, lane)| is_there(lane)).map(|(at, _)| *at);
+        for (name, at) in found.collect::<Vec<_>>() {
+            let Some(lane) = self.lanes.get_mut(&(name, at)) else { continue };
+            let is_asked = match lane.stage {
+                Stage::Asked(_) => true,
+                Stage::Registering(None) => false,
+                _ => continue,
+            };
             lane.stage = Stage::Over;
             let place = wire_place(name, at, lane.generation);
-            self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
+            if let Some(links) = &self.links {
+                links.lets_go_of_place(name, at);
+            }
+            if is_asked {
+                self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
+            }
         }
     }
 
@@ -536,7 +557,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         for (name, slot) in concerned {
             let Some(lane) = self.lanes.get_mut(&(name, slot)) else { continue };
             match lane.stage {
-                Stage::Asked(_) => {
+                Stage::Asked(_) | Stage::Registering(None) => {
                     let (region, at) = (lane.place.name, lane.place.slot);
                     self.withdraw_in(region, at, now);
                 }
@@ -545,7 +566,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         links.end(name, slot);
                     }
                 }
-                Stage::Registering(_) | Stage::Proposed { .. } | Stage::Over => {}
+                Stage::Registering(Some(_)) | Stage::Proposed { .. } | Stage::Over => {}
             }
         }
         for machine in self.machines.values_mut() {

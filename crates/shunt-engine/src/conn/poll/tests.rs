@@ -6,6 +6,7 @@ use shunt_shm::doorbell::AWAKE;
 use shunt_shm::handover;
 use shunt_shm::region::DEAF;
 use shunt_shm::ring::TxCursor;
+use shunt_wire::clc::Answer;
 
 use super::*;
 use crate::conn::overflow::is_watched;
@@ -457,9 +458,16 @@ fn an_end_that_the_kernel_tells_of_before_the_link_is_not_told() {
 /// Its agent and the server agree over TCP: their words are none of the program's.
 #[test]
 fn what_comes_while_an_agent_agrees_is_not_told() {
-    for waits in [true, false] {
+    let none = Answer::None as u32;
+    for (phase, answer) in [
+        (Phase::Proposed, none),
+        // The program has not seen that yet.
+        (Phase::Proposed, Answer::Declined as u32),
+        (Phase::Tcp, none),
+    ] {
         let looks = Looks::default();
-        let phase = if waits { Phase::Proposed } else { Phase::Tcp };
+        let waits = phase == Phase::Proposed && answer == none;
+        looks.end().theirs.setup.state.store(answer, Relaxed);
         looks.end().record.id.phase.store(phase as u32, Relaxed);
         looks.end().put(HOSTED | STAYS, true);
         let ready = |wanted| {

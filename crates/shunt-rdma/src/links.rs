@@ -311,6 +311,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
             let is_attached = link.attach(slot, generation, far);
             if is_attached {
                 begin();
+                link.has_begun(slot);
                 link.mirror_mut().wake(slot, News { bytes: true, room: true });
             } else {
                 abandon_on(link, slot);

@@ -32,7 +32,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use shunt_shm::sync::Ordering;
+use shunt_shm::sync::{Ordering, store_load_fence};
 use shunt_smc::link::Own;
 use shunt_smc::wire::RmbSize;
 use shunt_smc::wire::clc::{Accept, End, Host};
@@ -331,6 +331,8 @@ impl<P: Port, M: Mirror> KernelLink<P, M> {
         } else if !has_ring {
             self.reset(slot, Reset::Forgotten);
         }
+        // SYNC POINT word-arm: as in `Link::has_begun`.
+        store_load_fence();
         let mine = self.mirror.section(slot, self.mirror.side(slot));
         if mine.setup.done.load(Ordering::Acquire) != 0 {
             self.leave(slot);

@@ -30,7 +30,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use shunt_shm::sync::Ordering;
+use shunt_shm::sync::{Ordering, store_load_fence};
 use shunt_verbs::Refused;
 use shunt_verbs::port::{Port, Region};
 use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remote};
@@ -253,6 +253,16 @@ impl<P: Port, M: Mirror> Link<P, M> {
         open.lane.begin(self.mirror.section(slot, self.mirror.side(slot).other()));
         self.mark(slot);
         true
+    }
+
+    /// Behind [`Self::attach`], once the program in a place can tell of news. It may have closed before.
+    pub fn has_begun(&mut self, slot: usize) {
+        // SYNC POINT word-arm: the queue's number before this look; a program that closes looks for it behind its own word.
+        store_load_fence();
+        let mine = self.mirror.section(slot, self.mirror.side(slot));
+        if mine.setup.done.load(Ordering::Acquire) != 0 {
+            self.leave(slot);
+        }
     }
 
     /// Looks for what programs have published. How many have.

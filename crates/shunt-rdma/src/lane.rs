@@ -39,6 +39,8 @@ pub(crate) enum Stage {
     Attaching(Option<Remote>),
     /// The worker has it.
     Open,
+    /// The client's: the far side has taken it up, and its program had taken it back. The worker leaves it.
+    Left,
     /// The client's: its program has taken it back. Its place in the region may be another connection's, and the far side, if it was asked,
     /// is about to say what it knows of it.
     Over,

@@ -6,6 +6,7 @@ use shunt_engine::wait::tell::{self, Armed, Wake};
 use shunt_far::{Mirror, News};
 use shunt_shm::cq::{ArmLine, CqLine, Push};
 use shunt_shm::doorbell::{self, ON_QUEUE, futex_wake};
+use shunt_shm::handover;
 use shunt_shm::ivshmem::{Control, Home, far_vector, offset};
 use shunt_shm::region::{Geometry, Region, Section, Side, queue_code, queue_place};
 use shunt_shm::ring::TxCursor;
@@ -101,14 +102,16 @@ pub(crate) struct Lanes {
     bells: Arc<Bells>,
     places: Vec<Option<Place>>,
     watches: Vec<Watch>,
-    /// What stands where nothing is.
-    none: Section,
+    /// What stands where no program is: a client that takes nothing and sends nothing, and what the far side says, which nobody reads.
+    none: [Section; 2],
 }
 
 impl Lanes {
     pub(crate) fn new(bells: Arc<Bells>, slots: usize) -> Self {
         let places = (0..slots).map(|_| None).collect();
-        Self { bells, places, watches: Vec::new(), none: Section::default() }
+        let none: [Section; 2] = Default::default();
+        handover::has_left_for_good(&none[Side::Client as usize].ctl.handed_over, 0);
+        Self { bells, places, watches: Vec::new(), none }
     }
 
     /// A connection has its place there: how its program says that it has published something. `None`: it cannot.
@@ -193,7 +196,7 @@ impl Mirror for Lanes {
     }
 
     fn section(&self, slot: usize, side: Side) -> &Section {
-        self.place(slot).map_or(&self.none, |place| place.section(side))
+        self.place(slot).map_or(&self.none[side as usize], |place| place.section(side))
     }
 
     fn news(&mut self, each: &mut Vec<usize>) {

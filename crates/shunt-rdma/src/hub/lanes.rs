@@ -447,7 +447,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     table::Place { region: place.name, slot: place.slot, generation: lane.use_ };
                 machine.takes(lane.server, &tuple, place)
             });
-        lane.stage = if is_taken { Stage::Attaching(None) } else { Stage::Open };
+        lane.stage = if is_taken { Stage::Attaching(None) } else { Stage::Left };
         let (place, use_) = (lane.place.clone(), lane.generation);
         let Some(links) = &self.links else { return Ok(()) };
         if !is_taken {
@@ -491,7 +491,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.take_back(name, slot, now);
                 }
             }
-            Stage::Registering(_) | Stage::Attaching(_) | Stage::Open => {}
+            Stage::Registering(_) | Stage::Attaching(_) | Stage::Open | Stage::Left => {}
         }
         Ok(())
     }
@@ -566,7 +566,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                         links.end(name, slot);
                     }
                 }
-                Stage::Registering(Some(_)) | Stage::Proposed { .. } | Stage::Over => {}
+                Stage::Registering(Some(_))
+                | Stage::Proposed { .. }
+                | Stage::Over
+                | Stage::Left => {}
             }
         }
         for machine in self.machines.values_mut() {

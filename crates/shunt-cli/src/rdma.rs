@@ -68,6 +68,6 @@ pub fn wanted(args: &Agent, host: Option<&HostConfig>) -> Result<Option<Config>,
     let listen = listen.unwrap_or_else(config::everywhere);
     // The agent knows what the policy says of it, also when that is read anew.
     let (peers, promote) = (args.peer.clone(), args.rdma_promote.unwrap_or_default());
-    let servers = None;
-    Ok(Some(Config { device, listen, key, peers, promote, servers }))
+    let (servers, addresses) = (None, config::of_this_host as config::Addresses);
+    Ok(Some(Config { device, listen, key, peers, promote, servers, addresses }))
 }

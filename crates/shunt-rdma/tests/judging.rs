@@ -21,6 +21,7 @@ use keys::{Id, ids};
 use shunt_peer::message::{Group, Judgement, Lane, Measurable, Place, Refusal, Region, Token};
 use shunt_peer::session::{PREAMBLE, measures};
 use shunt_peer::{Event, Message};
+use shunt_rdma::config::{Addresses, of_this_host};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState, Promotion, Report};
 use shunt_rdma::{Config, PeerName, Plane, Promote};
@@ -114,7 +115,8 @@ fn start(id: &Id, at: SocketAddr, peer: &Id, port: FakePort, promote: Promote) -
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let peers = vec![PeerName::new(&at.to_string(), peer.0).unwrap()];
-    let config = Config { device, listen, key, peers, promote, servers: None };
+    let (servers, addresses) = (None, of_this_host as Addresses);
+    let config = Config { device, listen, key, peers, promote, servers, addresses };
     Plane::start_with(config, move || Ok(port.clone())).unwrap()
 }
 

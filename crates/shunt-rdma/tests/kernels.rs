@@ -26,6 +26,7 @@ use common::Running;
 use keys::ids;
 use program::{Agent, Program};
 use serving::Serving;
+use shunt_rdma::config::of_this_host;
 use shunt_rdma::device::Wanted;
 use shunt_rdma::kernels::{Marks, Servers};
 use shunt_rdma::report::{Report, ServerReport};
@@ -96,6 +97,7 @@ impl World {
             peers: Vec::new(),
             promote: Promote::Always,
             servers: Some(servers),
+            addresses: of_this_host,
         };
         let plane = Plane::start_with(config, move || Ok(port.clone())).unwrap();
         let agent = Agent::new(plane.memory(), serving.at);

@@ -16,6 +16,7 @@ use common::Running;
 use hostile::Hostile;
 use keys::{Id, ids};
 use shunt_peer::{Event, Message};
+use shunt_rdma::config::{Addresses, of_this_host};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
 use shunt_rdma::{Config, PeerName, Plane, Promote};
@@ -50,7 +51,8 @@ fn start_by(
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let (peers, promote) = (vec![peer], Promote::Always);
-    let config = Config { device, listen, key, peers, promote, servers: None };
+    let (servers, addresses) = (None, of_this_host as Addresses);
+    let config = Config { device, listen, key, peers, promote, servers, addresses };
     Plane::start_with(config, open).unwrap()
 }
 

@@ -10,7 +10,7 @@ mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -23,11 +23,10 @@ use shunt_peer::message::{ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
 use shunt_peer::session::Event;
 use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
 use shunt_shm::ivshmem::Home;
-use shunt_sys::addresses;
 use shunt_verbs::port::Port;
 use tracing::{info, warn};
 
-use crate::config::{Config, PeerName, Promote};
+use crate::config::{Addresses, Config, PeerName, Promote};
 use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
@@ -81,6 +80,7 @@ pub(crate) struct Hub<P: Port> {
     /// Of a connection, or an attempt at one. The smaller one is the older one.
     next: u64,
     dialed: (Sender<Dialed>, Receiver<Dialed>),
+    find_addresses: Addresses,
     addresses: Vec<IpAddr>,
     addresses_at: Duration,
     listeners: Vec<SocketAddr>,
@@ -151,6 +151,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             conns: BTreeMap::new(),
             next: 0,
             dialed: channel(),
+            find_addresses: config.addresses,
             addresses: Vec::new(),
             addresses_at: Duration::ZERO,
             listeners: Vec::new(),
@@ -289,9 +290,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Of a host that has other addresses now, the peers are told.
     fn look_at_addresses(&mut self, now: Duration) {
         self.addresses_at = now + LOOK_AT_ADDRESSES;
-        let found = addresses::of_this_machine().unwrap_or_default();
-        let found = found.iter().map(|at| Ipv6Addr::from(at.ip).to_canonical());
-        let mut found: Vec<_> = found.filter(|ip| is_reachable(*ip)).collect();
+        let mut found = (self.find_addresses)().unwrap_or_default();
+        found.retain(|ip| is_reachable(*ip));
         found.sort();
         found.dedup();
         found.truncate(ADDRESSES);

@@ -1,0 +1,205 @@
+//! A host: its thread that meets peers, and its agent, as far as the memory shows that.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use shunt_engine::handshake::slots::{LinkGroup, Slots};
+use shunt_peer::PublicKey;
+use shunt_rdma::config::Addresses;
+use shunt_rdma::device::Wanted;
+use shunt_rdma::{Config, PeerName, Plane, Promote, SecretKey, SharedMemory};
+use shunt_shm::cq::Push;
+use shunt_shm::ivshmem::{Control, EXTENT, Home, Kind, MemberId, Published, offset, table_offset};
+use shunt_shm::reach::WHOLE;
+use shunt_shm::region::{self, Geometry, Region, Section, Side, queue_place};
+use shunt_shm::sync::Ordering;
+use shunt_shm::table::Table;
+use shunt_verbs::fake::FakePort;
+use shunt_wire::addr::Addr;
+use shunt_wire::agent::{EndpointId, RegionId};
+
+use crate::{Key, until};
+
+/// The agent's number in the memory.
+const AGENT: u16 = 0;
+/// Its program, and the region for this program's connections.
+pub const ENDPOINT: EndpointId = 78;
+pub const REGION: RegionId = 77;
+
+const ADDRESSES: [Addresses; 2] = [|| Ok(vec![address(0)]), || Ok(vec![address(1)])];
+
+const fn address(host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, host + 1))
+}
+
+/// Where a host's server listens.
+pub const fn server(host: u8) -> SocketAddr {
+    SocketAddr::new(address(host), 80)
+}
+
+pub struct Host {
+    pub plane: Plane,
+    number: u8,
+    memory: Arc<SharedMemory>,
+    control: Control,
+    /// Proposals of the peer's programs to this host's.
+    pub proposals: Table,
+    /// The region for connections to the peer.
+    client: Clients,
+    slots: Slots,
+    /// Those of the peer's programs.
+    regions: RefCell<Vec<(RegionId, Arc<Region>)>>,
+    port: Cell<u16>,
+}
+
+impl Host {
+    pub fn start(number: u8, key: &Key, peer: (SocketAddr, PublicKey), port: FakePort) -> Self {
+        let config = Config {
+            device: Wanted::Named("fake0".into(), 1),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            key: SecretKey::clone(&key.1),
+            peers: vec![PeerName::new(&peer.0.to_string(), peer.1).unwrap()],
+            promote: Promote::Always,
+            servers: None,
+            addresses: ADDRESSES[usize::from(number)],
+        };
+        let plane = Plane::start_with(config, move || Ok(port.clone())).unwrap();
+        let memory = plane.memory();
+        let control = Control::map(memory.fd(), memory.len()).unwrap();
+        let me = control.join(1, Some(AGENT), 2).unwrap();
+        let proposals = moves_in(&control, me, &memory, number);
+        let client = Clients(make_region(&control, me, &memory));
+        plane.set_listeners(vec![server(number)]);
+        let (regions, slots) = (RefCell::default(), Slots::new(Geometry::Device.slots()));
+        let port = Cell::new(1024);
+        Self { plane, number, memory, control, proposals, client, slots, regions, port }
+    }
+
+    /// Proposals to the peer's server, once the peer is there.
+    pub fn table(&self) -> Table {
+        let mut table = None;
+        until("the peer's server", || {
+            table = self.find_table();
+            table.is_some()
+        });
+        table.unwrap()
+    }
+
+    fn find_table(&self) -> Option<Table> {
+        let home = offset(self.peers_home()?);
+        let listeners = Home::map(self.memory.fd(), home).ok()?;
+        let wanted = Addr::from(server(1 - self.number));
+        let (place, _) = listeners.listeners().find(|(_, known)| known.addr == wanted)?;
+        Table::map_device(self.memory.fd(), home + table_offset(place)).ok()
+    }
+
+    fn peers_home(&self) -> Option<usize> {
+        let is_peer = |member: &MemberId| self.control.member(member.index).peer() != Some(AGENT);
+        self.control.members().filter(is_peer).find_map(|member| self.control.home_of(member))
+    }
+
+    /// A connection's name: of another port each time.
+    pub fn name(&self) -> [SocketAddr; 2] {
+        let port = self.port.get();
+        self.port.set(if port == u16::MAX { 1024 } else { port + 1 });
+        [SocketAddr::new(address(self.number), port), server(1 - self.number)]
+    }
+
+    /// A place for a connection to the peer. `None`: all are taken.
+    pub fn take(&self) -> Option<usize> {
+        self.slots.take(Geometry::Device.slots(), &self.client)
+    }
+
+    /// Nobody has taken up what was proposed there.
+    pub fn free(&self, slot: usize) {
+        self.slots.free(slot, &self.client);
+    }
+
+    /// True when no connection has a place.
+    pub fn is_at_rest(&self) -> bool {
+        (0..Geometry::Device.slots()).all(|slot| !self.slots.is_given(slot, &self.client))
+    }
+
+    pub const fn client(&self) -> &Arc<Region> {
+        &self.client.0
+    }
+
+    /// A region of the peer's programs.
+    pub fn region(&self, name: RegionId) -> Arc<Region> {
+        let mut regions = self.regions.borrow_mut();
+        if let Some((_, known)) = regions.iter().find(|(known, _)| *known == name) {
+            return Arc::clone(known);
+        }
+        let (extent, _) = self.control.find_extent(name).unwrap();
+        let region = Arc::new(Region::map_device(self.memory.fd(), offset(extent)).unwrap());
+        regions.push((name, Arc::clone(&region)));
+        region
+    }
+
+    /// The agent hears that there are proposals.
+    pub fn is_told(&self) {
+        self.memory.proposed(REGION);
+    }
+
+    /// A program has published something in a place, as its peer's section asks to be told.
+    pub fn tell(&self, region: &Region, slot: usize, theirs: &Section) {
+        let code = theirs.ctl.queue.load(Ordering::Acquire);
+        let Some((lane, vector)) = queue_place(code) else { return };
+        let queue = region.view().lane(lane).vector(vector);
+        if queue.queue.push(&queue.arm, slot) == Push::Ring {
+            self.ring(theirs.setup.endpoint.load(Ordering::Relaxed));
+        }
+    }
+
+    fn ring(&self, endpoint: EndpointId) {
+        let Some(home) = self.peers_home() else { return };
+        let home = Home::map(self.memory.fd(), offset(home)).unwrap();
+        let line = home.find_endpoint(endpoint).and_then(|place| home.interrupt_of(place, 0));
+        let means = self.memory.means().unwrap();
+        if let Some(bell) = line.and_then(|line| means.into_iter().nth(line.into())) {
+            std::fs::File::from(bell).write_all(&1_u64.to_ne_bytes()).unwrap();
+        }
+    }
+}
+
+/// Publishes the agent's home, with a program's endpoint and the listener: the proposals to it.
+fn moves_in(control: &Control, me: MemberId, memory: &SharedMemory, number: u8) -> Table {
+    let extent = control.take_extent(me).unwrap();
+    let home = Home::map(memory.fd(), offset(extent)).unwrap();
+    control.describe(extent, Kind::Home, EXTENT, 0, 0);
+    home.set_endpoint(0, ENDPOINT, 1, &(0..0));
+    let table = offset(extent) + table_offset(0);
+    let proposals = Table::create_in_device(memory.fd(), table).unwrap();
+    let addr = Addr::from(server(number));
+    home.publish(0, &Published { id: 5, addr, v6only: false, bits: WHOLE });
+    control.moves_in(me, extent);
+    proposals
+}
+
+fn make_region(control: &Control, me: MemberId, memory: &SharedMemory) -> Arc<Region> {
+    let extent = control.take_extent(me).unwrap();
+    let before = control.extent(extent).kind();
+    let region = region::create_in_device(memory.fd(), offset(extent), REGION, before).unwrap();
+    control.describe(extent, Kind::Region, EXTENT, ENDPOINT, REGION);
+    Arc::new(region)
+}
+
+struct Clients(Arc<Region>);
+
+impl LinkGroup for Clients {
+    fn section(&self, slot: usize, side: Side) -> &Section {
+        self.0.view().section(slot, side)
+    }
+
+    fn is_open(&self, _: usize) -> bool {
+        true
+    }
+
+    fn open(&self, _: usize) -> bool {
+        true
+    }
+
+    fn begins(&self, _: usize) {}
+}

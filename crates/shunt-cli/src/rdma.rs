@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use shunt_agent::HostConfig;
-use shunt_rdma::{Config, KeyFileError, config, key_file};
+use shunt_rdma::{Config, Host, KeyFileError, config, key_file};
 
 use crate::cli::{Agent, AgentKey};
 use crate::output::{complain, print};
@@ -68,6 +68,6 @@ pub fn wanted(args: &Agent, host: Option<&HostConfig>) -> Result<Option<Config>,
     let listen = listen.unwrap_or_else(config::everywhere);
     // The agent knows what the policy says of it, also when that is read anew.
     let (peers, promote) = (args.peer.clone(), args.rdma_promote.unwrap_or_default());
-    let (servers, addresses) = (None, config::of_this_host as config::Addresses);
-    Ok(Some(Config { device, listen, key, peers, promote, servers, addresses }))
+    let (servers, host) = (None, Host::default());
+    Ok(Some(Config { device, listen, key, peers, promote, servers, host }))
 }

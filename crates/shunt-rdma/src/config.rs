@@ -1,14 +1,13 @@
 //! What an agent with RDMA is told.
 
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use shunt_peer::{KeyError, PublicKey, SecretKey};
-use shunt_sys::addresses;
 
 use crate::device::Wanted;
+use crate::host::Host;
 use crate::kernels::Servers;
 
 /// Where agents listen for each other, unless they are told: the number of the RFC that describes SMC-R.
@@ -66,20 +65,8 @@ pub struct Config {
     pub promote: Promote,
     /// Servers that speak the kernel's SMC-R; `None`: none are named.
     pub servers: Option<Servers>,
-    /// Where it learns this host's addresses: [`of_this_host`].
-    pub addresses: Addresses,
-}
-
-/// Finds the addresses of this host.
-pub type Addresses = fn() -> io::Result<Vec<IpAddr>>;
-
-/// Those of its interfaces.
-///
-/// # Errors
-/// Those of getifaddrs(3).
-pub fn of_this_host() -> io::Result<Vec<IpAddr>> {
-    let found = addresses::of_this_machine()?;
-    Ok(found.iter().map(|at| Ipv6Addr::from(at.ip).to_canonical()).collect())
+    /// What it asks this host.
+    pub host: Host,
 }
 
 /// Where an agent listens, unless it is told: at all addresses.

@@ -23,6 +23,7 @@ mod dial;
 mod endings;
 mod error;
 mod groups;
+mod host;
 mod hub;
 mod judge;
 pub mod kernels;
@@ -45,6 +46,7 @@ mod wake_up;
 
 pub use config::{Config, PeerName, Promote};
 pub use error::StartError;
+pub use host::Host;
 pub use key_file::KeyFileError;
 pub use memory::SharedMemory;
 pub use plane::Plane;

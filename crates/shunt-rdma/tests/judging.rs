@@ -21,10 +21,9 @@ use keys::{Id, ids};
 use shunt_peer::message::{Group, Judgement, Lane, Measurable, Place, Refusal, Region, Token};
 use shunt_peer::session::{PREAMBLE, measures};
 use shunt_peer::{Event, Message};
-use shunt_rdma::config::{Addresses, of_this_host};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState, Promotion, Report};
-use shunt_rdma::{Config, PeerName, Plane, Promote};
+use shunt_rdma::{Config, Host, PeerName, Plane, Promote};
 use shunt_verbs::Memory;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue};
 use shunt_verbs::port::{Pair, Patience, Port, Region as _};
@@ -115,8 +114,8 @@ fn start(id: &Id, at: SocketAddr, peer: &Id, port: FakePort, promote: Promote) -
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let peers = vec![PeerName::new(&at.to_string(), peer.0).unwrap()];
-    let (servers, addresses) = (None, of_this_host as Addresses);
-    let config = Config { device, listen, key, peers, promote, servers, addresses };
+    let (servers, host) = (None, Host::default());
+    let config = Config { device, listen, key, peers, promote, servers, host };
     Plane::start_with(config, move || Ok(port.clone())).unwrap()
 }
 

@@ -26,11 +26,10 @@ use common::Running;
 use keys::ids;
 use program::{Agent, Program};
 use serving::Serving;
-use shunt_rdma::config::of_this_host;
 use shunt_rdma::device::Wanted;
 use shunt_rdma::kernels::{Marks, Servers};
 use shunt_rdma::report::{Report, ServerReport};
-use shunt_rdma::{Config, Plane, Promote};
+use shunt_rdma::{Config, Host, Plane, Promote};
 use shunt_sys::bpf::Answer;
 use shunt_wire::reason::Reason;
 
@@ -97,7 +96,7 @@ impl World {
             peers: Vec::new(),
             promote: Promote::Always,
             servers: Some(servers),
-            addresses: of_this_host,
+            host: Host::default(),
         };
         let plane = Plane::start_with(config, move || Ok(port.clone())).unwrap();
         let agent = Agent::new(plane.memory(), serving.at);

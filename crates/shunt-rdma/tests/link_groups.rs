@@ -16,10 +16,9 @@ use common::Running;
 use hostile::Hostile;
 use keys::{Id, ids};
 use shunt_peer::{Event, Message};
-use shunt_rdma::config::{Addresses, of_this_host};
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
-use shunt_rdma::{Config, PeerName, Plane, Promote};
+use shunt_rdma::{Config, Host, PeerName, Plane, Promote};
 use shunt_verbs::fake::FakePort;
 use shunt_verbs::value::Loss;
 use until::until;
@@ -51,8 +50,8 @@ fn start_by(
     let device = Wanted::Named("fake0".into(), 1);
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let (peers, promote) = (vec![peer], Promote::Always);
-    let (servers, addresses) = (None, of_this_host as Addresses);
-    let config = Config { device, listen, key, peers, promote, servers, addresses };
+    let (servers, host) = (None, Host::default());
+    let config = Config { device, listen, key, peers, promote, servers, host };
     Plane::start_with(config, open).unwrap()
 }
 

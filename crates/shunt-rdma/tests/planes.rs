@@ -7,10 +7,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use shunt_peer::{PublicKey, SecretKey};
-use shunt_rdma::config::of_this_host;
 use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState};
-use shunt_rdma::{Config, PeerName, Plane, Promote, StartError};
+use shunt_rdma::{Config, Host, PeerName, Plane, Promote, StartError};
 use until::until;
 
 /// A key pair.
@@ -46,7 +45,7 @@ fn try_start(id: &Id, peers: Vec<PeerName>) -> Result<Plane, StartError> {
     let listen = "127.0.0.1:0".parse().unwrap();
     let (key, promote) = (id.0.clone(), Promote::Faster);
     let servers = None;
-    Plane::start(Config { device, listen, key, peers, promote, servers, addresses: of_this_host })
+    Plane::start(Config { device, listen, key, peers, promote, servers, host: Host::default() })
 }
 
 fn start(id: &Id, peers: Vec<PeerName>) -> Plane {
@@ -166,7 +165,7 @@ fn whoever_cannot_be_reached_is_tried_again() {
         peers,
         promote: Promote::Faster,
         servers: None,
-        addresses: of_this_host,
+        host: Host::default(),
     })
     .unwrap();
     connected(&second);
@@ -241,15 +240,8 @@ fn a_place_that_is_taken_is_named() {
     let (id, taken) = (Id::new(), TcpListener::bind("127.0.0.1:0").unwrap());
     let listen = taken.local_addr().unwrap();
     let (device, peers, promote) = (Wanted::Hardware, Vec::new(), Promote::Faster);
-    let config = Config {
-        device,
-        listen,
-        key: id.0,
-        peers,
-        promote,
-        servers: None,
-        addresses: of_this_host,
-    };
+    let config =
+        Config { device, listen, key: id.0, peers, promote, servers: None, host: Host::default() };
     let why = Plane::start(config).unwrap_err();
     assert!(matches!(&why, StartError::Listen(at, _) if *at == listen));
     assert!(why.to_string().contains("--rdma-listen"));

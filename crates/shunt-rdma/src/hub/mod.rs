@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shunt_far::Cause;
 use shunt_peer::message::{ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
 use shunt_peer::session::Event;
@@ -26,12 +25,13 @@ use shunt_shm::ivshmem::Home;
 use shunt_verbs::port::Port;
 use tracing::{info, warn};
 
-use crate::config::{Addresses, Config, PeerName, Promote};
+use crate::config::{Config, PeerName, Promote};
 use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
 use crate::endings::Endings;
 use crate::groups::Impossible;
+use crate::host::Host;
 use crate::kernels::state::Kernels;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
@@ -53,13 +53,6 @@ const RING: u32 = 256 * 1024;
 const SLOTS: u16 = 32;
 const MESSAGES: u16 = 256;
 
-/// Bytes that may be registered, after the limit was raised as far as it goes.
-fn raised_limit() -> Option<u64> {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
-    let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
-    getrlimit(Resource::Memlock).current
-}
-
 /// The thread's own.
 pub(crate) struct Hub<P: Port> {
     shared: Arc<Shared>,
@@ -80,7 +73,7 @@ pub(crate) struct Hub<P: Port> {
     /// Of a connection, or an attempt at one. The smaller one is the older one.
     next: u64,
     dialed: (Sender<Dialed>, Receiver<Dialed>),
-    find_addresses: Addresses,
+    host: Host,
     addresses: Vec<IpAddr>,
     addresses_at: Duration,
     listeners: Vec<SocketAddr>,
@@ -151,13 +144,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             conns: BTreeMap::new(),
             next: 0,
             dialed: channel(),
-            find_addresses: config.addresses,
+            host: config.host,
             addresses: Vec::new(),
             addresses_at: Duration::ZERO,
             listeners: Vec::new(),
             accept_at: Duration::ZERO,
             turned_away: (0, None),
-            memory_limit: raised_limit(),
+            memory_limit: (config.host.memory_limit)(),
             outcomes: channel(),
             machines: BTreeMap::new(),
             retired: Vec::new(),
@@ -290,7 +283,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Of a host that has other addresses now, the peers are told.
     fn look_at_addresses(&mut self, now: Duration) {
         self.addresses_at = now + LOOK_AT_ADDRESSES;
-        let mut found = (self.find_addresses)().unwrap_or_default();
+        let mut found = (self.host.addresses)().unwrap_or_default();
         found.retain(|ip| is_reachable(*ip));
         found.sort();
         found.dedup();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use shunt_engine::handshake::slots::{LinkGroup, Slots};
 use shunt_peer::PublicKey;
-use shunt_rdma::config::Addresses;
+
 use shunt_rdma::device::Wanted;
-use shunt_rdma::{Config, PeerName, Plane, Promote, SecretKey, SharedMemory};
+use shunt_rdma::{Config, Host as Facts, PeerName, Plane, Promote, SecretKey, SharedMemory};
 use shunt_shm::cq::Push;
 use shunt_shm::ivshmem::{Control, EXTENT, Home, Kind, MemberId, Published, offset, table_offset};
 use shunt_shm::reach::WHOLE;
@@ -28,7 +28,10 @@ const AGENT: u16 = 0;
 pub const ENDPOINT: EndpointId = 78;
 pub const REGION: RegionId = 77;
 
-const ADDRESSES: [Addresses; 2] = [|| Ok(vec![address(0)]), || Ok(vec![address(1)])];
+const FACTS: [Facts; 2] = [
+    Facts { addresses: || Ok(vec![address(0)]), memory_limit: || None },
+    Facts { addresses: || Ok(vec![address(1)]), memory_limit: || None },
+];
 
 const fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, host + 1))
@@ -63,7 +66,7 @@ impl Host {
             peers: vec![PeerName::new(&peer.0.to_string(), peer.1).unwrap()],
             promote: Promote::Always,
             servers: None,
-            addresses: ADDRESSES[usize::from(number)],
+            host: FACTS[usize::from(number)],
         };
         let plane = Plane::start_with(config, move || Ok(port.clone())).unwrap();
         let memory = plane.memory();

@@ -25,8 +25,23 @@ pub(crate) struct Own {
     pub(crate) name: RegionId,
     extent: usize,
     pub(crate) region: Arc<Region>,
+    /// The link group that its connections are in: programs tell of all of them by one queue, which one link hears.
+    group: u32,
     /// Its places that are taken.
     pub(crate) taken: [bool; Geometry::Device.slots()],
+}
+
+impl Own {
+    fn is_unused(&self) -> bool {
+        !self.taken.contains(&true)
+    }
+
+    /// A place for a connection of a link group.
+    fn free(&self, group: u32) -> Option<usize> {
+        let may = self.group == group || self.is_unused();
+        let is_free = |slot: &usize| !self.taken[*slot] && is_unused(&self.region, *slot);
+        (0..self.taken.len()).find(|slot| may && is_free(slot))
+    }
 }
 
 /// A region that a program of this host has made for connections to the peer.
@@ -216,14 +231,15 @@ impl Machine {
         }
     }
 
-    /// A place for a connection of a peer's program, served by a worker.
-    pub(crate) fn take(&mut self, worker: usize) -> io::Result<(RegionId, Arc<Region>, usize)> {
+    /// A place for a connection of a peer's program, in this link group, which a worker serves.
+    pub(crate) fn take(
+        &mut self,
+        worker: usize,
+        group: u32,
+    ) -> io::Result<(RegionId, Arc<Region>, usize)> {
         let endpoint = self.endpoint(worker);
-        let free = |own: &Own| {
-            (0..own.taken.len()).find(|slot| !own.taken[*slot] && is_unused(&own.region, *slot))
-        };
         let regions = self.own.get(worker).ok_or_else(full)?;
-        let found = regions.iter().position(|own| free(own).is_some());
+        let found = regions.iter().position(|own| own.free(group).is_some());
         let at = match found {
             Some(at) => at,
             None => {
@@ -241,12 +257,13 @@ impl Machine {
                 };
                 self.control.describe(extent, Kind::Region, EXTENT, endpoint, name);
                 let taken = [false; Geometry::Device.slots()];
-                self.own[worker].push(Own { name, extent, region, taken });
+                self.own[worker].push(Own { name, extent, region, group, taken });
                 self.own[worker].len() - 1
             }
         };
         let own = &mut self.own[worker][at];
-        let slot = free(own).ok_or_else(full)?;
+        let slot = own.free(group).ok_or_else(full)?;
+        own.group = group;
         own.taken[slot] = true;
         Ok((own.name, Arc::clone(&own.region), slot))
     }
@@ -258,8 +275,7 @@ impl Machine {
                 own.taken[slot % Geometry::Device.slots()] = false;
             }
             // The last one of a worker stays for the next connection.
-            let is_unused = |own: &Own| !own.taken.contains(&true);
-            while regions.len() > 1 && regions.last().is_some_and(is_unused) {
+            while regions.len() > 1 && regions.last().is_some_and(Own::is_unused) {
                 if let Some(own) = regions.pop() {
                     self.control.give_extent(own.extent, self.me);
                 }

@@ -361,7 +361,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         else {
             return refuses(self, Refusal::Unknown);
         };
-        let Ok((region_name, region, region_slot)) = machine.take(worker) else {
+        let Ok((region_name, region, region_slot)) = machine.take(worker, name.1) else {
             return refuses(self, Refusal::Many);
         };
         let place = Place {

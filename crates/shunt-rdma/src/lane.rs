@@ -30,6 +30,8 @@ pub(crate) struct Lane {
 pub(crate) enum Stage {
     /// Its rings are being registered; on the acceptor's side with where the client's is.
     Registering(Option<Remote>),
+    /// The acceptor's: the same, and the client's program has taken it back meanwhile.
+    TakenBack,
     /// The client's: the acceptor's host has been asked. How the program tells of news.
     Asked(u32),
     /// The acceptor's: it is proposed there, until that time. Where both rings are.

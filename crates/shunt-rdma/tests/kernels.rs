@@ -273,6 +273,16 @@ fn without_a_marked_socket_nobody_answers() {
 }
 
 #[test]
+fn a_proposal_that_is_taken_back_leaves_no_socket() {
+    let world = World::new(13, Answer::Smc, &["SHUNT"]);
+    world.agent.takes_back(0, |region, socket| world.plane.pass(region, 0, socket));
+    until("the end of TCP", || world.serving.has_lost(0));
+    assert!(!world.serving.has_proposal(0));
+    // Its place is another one's.
+    world.connect(0).until_answered();
+}
+
+#[test]
 fn rings_that_cannot_be_registered_leave_it_on_tcp() {
     // Enough for a link's messages.
     let world = World::with_limit(7, Answer::Smc, &["SHUNT"], 400_000);

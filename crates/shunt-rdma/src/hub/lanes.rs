@@ -50,7 +50,7 @@ fn tuple(client: SocketAddr, server: SocketAddr) -> FourTuple {
 }
 
 /// A connection, as both agents call it.
-fn wire_place(name: Name, slot: usize, generation: u32) -> message::Place {
+pub(super) fn wire_place(name: Name, slot: usize, generation: u32) -> message::Place {
     message::Place { group: name.1, slot: u16::try_from(slot).unwrap_or(u16::MAX), generation }
 }
 
@@ -150,16 +150,22 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 return;
             };
             let setup = &held.region.view().section(slot, Side::Client).setup;
+            let generation = setup.generation.load(Ordering::Acquire);
             let state = setup.state.load(Ordering::Acquire);
-            let generation = setup.generation.load(Ordering::Relaxed);
-            let is_open = [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state);
-            if !is_open || held.seen[slot] == generation {
+            if setup.generation.load(Ordering::Relaxed) != generation {
+                // Just now it is proposed, and that is told when it is.
                 continue;
             }
-            held.seen[slot] = generation;
-            // Of the one before nobody will hear any more.
-            self.withdraw_in(region, slot, now);
-            self.propose(key, (region, slot), now + GROUP, now);
+            let is_open = [Proposal::Proposed as u32, Proposal::Used as u32].contains(&state);
+            let is_new = held.seen[slot] != generation;
+            if is_open && is_new {
+                held.seen[slot] = generation;
+                // Of the one before nobody will hear any more.
+                self.withdraw_in(region, slot, now);
+                self.propose(key, (region, slot), now + GROUP, now);
+            } else if state == Proposal::Withdrawn as u32 {
+                self.withdraw_in(region, slot, now);
+            }
         }
     }
 
@@ -252,6 +258,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 }
                 return self.is_over(name, slot);
             }
+            Stage::TakenBack => return self.take_back(name, slot, now),
             _ => return,
         };
         let (said, is_over) = match (opened, far) {
@@ -284,7 +291,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    fn say_to_key(&mut self, key: PublicKey, message: &Message, now: Duration) {
+    pub(super) fn say_to_key(&mut self, key: PublicKey, message: &Message, now: Duration) {
         if let Some(at) = self.peers.iter().position(|peer| peer.name.key == key) {
             self.say_to(at, message, now);
         }
@@ -471,10 +478,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     ) -> Result<(), &'static str> {
         let name = (self.peers[at].name.key, place.group);
         let slot = usize::from(place.slot);
-        let lane = self.lanes.get_mut(&(name, slot));
-        let Some(lane) = lane.filter(|lane| lane.generation == place.generation) else {
+        let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return Ok(()) };
+        if lane.next.take_if(|next| next.place.generation == place.generation).is_some() {
+            self.say_to(at, &Message::NotOpened(place, Refusal::Unknown), now);
             return Ok(());
-        };
+        }
+        if lane.generation != place.generation {
+            return Ok(());
+        }
         match &lane.stage {
             Stage::Asked(_) | Stage::Over => {
                 if let Some(links) = &self.links {
@@ -491,135 +502,14 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     self.take_back(name, slot, now);
                 }
             }
-            Stage::Registering(_) | Stage::Attaching(_) | Stage::Open | Stage::Left => {}
+            Stage::Registering(Some(_)) => {
+                if let Some(lane) = self.lanes.get_mut(&(name, slot)) {
+                    lane.stage = Stage::TakenBack;
+                }
+            }
+            Stage::Registering(None) | Stage::TakenBack => {}
+            Stage::Attaching(_) | Stage::Open | Stage::Left => {}
         }
         Ok(())
-    }
-
-    /// Nobody here has taken a proposal up: the peer is told.
-    fn take_back(&mut self, name: Name, slot: usize, now: Duration) {
-        let Some(lane) = self.lanes.get(&(name, slot)) else { return };
-        for side in [Side::Client, Side::Server] {
-            lane.place.section(side).setup.done.store(1, Ordering::Release);
-        }
-        let place = wire_place(name, slot, lane.generation);
-        if let Some(links) = &self.links {
-            links.abandon(name, slot);
-        }
-        self.is_over(name, slot);
-        self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
-    }
-
-    fn take_back_old(&mut self, now: Duration) {
-        let memory = Arc::clone(&self.shared.memory);
-        let old = self.lanes.iter().filter(|(_, lane)| match &lane.stage {
-            Stage::Proposed { until, ticket, .. } if now >= *until => {
-                listeners_table(&memory, lane.server).is_none_or(|table| table.take(ticket))
-            }
-            _ => false,
-        });
-        let old: Vec<_> = old.map(|(at, _)| *at).collect();
-        for (name, slot) in old {
-            self.take_back(name, slot, now);
-        }
-    }
-
-    /// A place of a region is another connection's: what was asked for before is taken back.
-    fn withdraw_in(&mut self, region: RegionId, slot: usize, now: Duration) {
-        let is_there = |lane: &Lane| lane.place.name == region && lane.place.slot == slot;
-        let found = self.lanes.iter().filter(|(_, lane)| is_there(lane)).map(|(at, _)| *at);
-        for (name, at) in found.collect::<Vec<_>>() {
-            let Some(lane) = self.lanes.get_mut(&(name, at)) else { continue };
-            let is_asked = match lane.stage {
-                Stage::Asked(_) => true,
-                Stage::Registering(None) => false,
-                _ => continue,
-            };
-            lane.stage = Stage::Over;
-            let place = wire_place(name, at, lane.generation);
-            if let Some(links) = &self.links {
-                links.lets_go_of_place(name, at);
-            }
-            if is_asked {
-                self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
-            }
-        }
-    }
-
-    /// All processes that had a region from an endpoint are gone.
-    fn programs_gone(&mut self, region: RegionId, endpoint: EndpointId, now: Duration) {
-        self.kernels_gone(region);
-        let concerned = self.lanes.iter().filter(|(_, lane)| {
-            let own = lane.place.section(lane.place.side).setup.endpoint.load(Ordering::Relaxed);
-            lane.place.name == region && (own == endpoint || lane.place.side == Side::Client)
-        });
-        let concerned: Vec<_> = concerned.map(|(at, _)| *at).collect();
-        for (name, slot) in concerned {
-            let Some(lane) = self.lanes.get_mut(&(name, slot)) else { continue };
-            match lane.stage {
-                Stage::Asked(_) | Stage::Registering(None) => {
-                    let (region, at) = (lane.place.name, lane.place.slot);
-                    self.withdraw_in(region, at, now);
-                }
-                Stage::Attaching(_) | Stage::Open => {
-                    if let Some(links) = &self.links {
-                        links.end(name, slot);
-                    }
-                }
-                Stage::Registering(Some(_))
-                | Stage::Proposed { .. }
-                | Stage::Over
-                | Stage::Left => {}
-            }
-        }
-        for machine in self.machines.values_mut() {
-            if let Some(held) = machine.held.get_mut(&region) {
-                held.is_over = true;
-                machine.let_go(region);
-            }
-        }
-    }
-
-    /// A connection is over: its places are free.
-    pub(super) fn is_over(&mut self, name: Name, slot: usize) {
-        let Some(lane) = self.lanes.remove(&(name, slot)) else { return };
-        if let Some(links) = &mut self.links {
-            links.closed();
-        }
-        self.give_back(name.0, &lane);
-        let at = self.peers.iter().position(|peer| peer.name.key == name.0);
-        if let (Some(next), Some(at)) = (lane.next, at) {
-            // As if it came now. Of a link group that is gone meanwhile the peer expects nothing.
-            let now = self.now();
-            let _ = self.hear_open(at, &next, now);
-        }
-    }
-
-    /// Its place in a region of this host is free.
-    fn give_back(&mut self, key: PublicKey, lane: &Lane) {
-        let Some(machine) = self.machines.get_mut(&key) else { return };
-        match lane.place.side {
-            Side::Client => {
-                if let Some(held) = machine.held.get_mut(&lane.place.name) {
-                    held.users = held.users.saturating_sub(1);
-                    machine.let_go(lane.place.name);
-                }
-            }
-            Side::Server => machine.give_back(lane.place.name, lane.place.slot),
-        }
-    }
-
-    /// A link group is gone, with all connections in it.
-    pub(super) fn group_is_over(&mut self, name: Name) {
-        let memory = Arc::clone(&self.shared.memory);
-        let all = self.lanes.range((name, 0)..=(name, usize::MAX)).map(|((_, slot), _)| *slot);
-        for slot in all.collect::<Vec<_>>() {
-            if let Some(Lane { stage: Stage::Proposed { ticket, .. }, server, .. }) =
-                self.lanes.get(&(name, slot))
-            {
-                let _ = listeners_table(&memory, *server).is_some_and(|table| table.take(ticket));
-            }
-            self.is_over(name, slot);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The thread's loop: connections, their time limits, and what is said on them.
 
 mod device;
+mod ends;
 mod kernels;
 mod lanes;
 mod link_groups;

@@ -41,6 +41,12 @@ fn open_in(region: &Region, seen: &[u32]) -> Vec<(usize, u32)> {
     open.collect()
 }
 
+/// True for a place whose last proposal was taken back. A socket is passed for the next one when that state is gone.
+fn is_taken_back(region: &Region, slot: usize) -> bool {
+    let setup = &region.view().section(slot, Side::Client).setup;
+    setup.state.load(Ordering::Acquire) == Proposed::Withdrawn as u32
+}
+
 impl Kernels {
     /// Connections that a program has proposed in this region. False: it is none of this member's.
     pub(crate) fn proposed(&mut self, region: RegionId) -> bool {
@@ -54,6 +60,8 @@ impl Kernels {
             return false;
         }
         let map = Arc::clone(&held.region);
+        // Of those that were taken back the server hears what the program's kernel says.
+        self.passed.retain(|(of, slot), _| *of != region || !is_taken_back(&map, *slot));
         let open = open_in(&map, &held.seen);
         // A program says that it proposes before it posts that for its acceptor, and tells of it behind both.
         let is_posted = |(slot, generation): &(usize, u32)| {

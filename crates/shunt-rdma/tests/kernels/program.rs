@@ -69,6 +69,18 @@ impl Agent {
         sides.iter().all(|done| done.load(Ordering::Acquire) != 0)
     }
 
+    /// A program passes a socket, connects it, takes its proposal back before anybody has looked at it, and closes.
+    pub fn takes_back(&self, slot: usize, pass: impl FnOnce(RegionId, OwnedFd)) {
+        let stream = TcpStream::connect(self.server).unwrap();
+        pass(REGION, stream.try_clone().unwrap().into());
+        let [local, peer] = [stream.local_addr(), stream.peer_addr()].map(Result::unwrap);
+        let setup = &self.section(slot, Side::Client).setup;
+        setup.set_tuple(&FourTuple { local: local.into(), peer: peer.into() });
+        setup.generation.fetch_add(1, Ordering::Relaxed);
+        setup.state.store(Proposal::Withdrawn as u32, Ordering::Release);
+        self.is_told();
+    }
+
     fn section(&self, slot: usize, side: Side) -> &Section {
         self.region.view().section(slot, side)
     }

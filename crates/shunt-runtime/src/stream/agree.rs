@@ -80,5 +80,10 @@ pub fn withdraw_from(link: &Link, record: &Record) -> bool {
     // What the agent has found an acceptor for, it has told that as well.
     let Some(target) = link::Target::of(link) else { return link.side == Side::Server };
     point!(promote_withdraws);
-    proposals::withdraw(&target.table, link.region, link.end(record), || point!(promote_withdrawn))
+    let taken = || point!(promote_withdrawn);
+    let is_withdrawn = proposals::withdraw(&target.table, link.region, link.end(record), taken);
+    if is_withdrawn {
+        link.tell_of_proposal();
+    }
+    is_withdrawn
 }

@@ -273,7 +273,7 @@ impl Link {
         self.is_cut_off.load(Ordering::Acquire)
     }
 
-    /// Tells the agent that there is a proposal in it, where an acceptor on another host cannot see that. A byte for which there is no
+    /// Tells the agent that there is a proposal in it, or that one was taken back, where an acceptor on another host cannot see that. A byte for which there is no
     /// room would say nothing new.
     pub fn tell_of_proposal(&self) {
         if let Some(lease) = self.lease.as_ref().filter(|_| self.is_of_host) {

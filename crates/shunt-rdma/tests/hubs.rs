@@ -23,6 +23,7 @@ use common::Running;
 use host::Host;
 use keys::{Id as Key, ids};
 use shunt_rdma::report::{PeerReport, PeerState};
+use shunt_shm::table::Table;
 use shunt_verbs::fake::Random;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,13 +50,19 @@ fn peer(host: &Host) -> PeerReport {
     host.plane.report().unwrap().peers.remove(0)
 }
 
-/// So many connections, at most so many of them at once: how many were in the ring.
-fn calls(
-    hosts: &[Host; 2],
+/// What a run has.
+struct Run {
     seed: u64,
-    (count, at_once): (u32, usize),
-    plan: impl Fn(&mut Random) -> Plan,
-) -> usize {
+    /// Connections, and how many at once.
+    count: u32,
+    at_once: usize,
+    /// How often a program is killed, in 10,000 rounds.
+    kills: u16,
+}
+
+/// Connections by plans: how many were in the ring.
+fn calls(hosts: &[Host; 2], run: &Run, plan: impl Fn(&mut Random) -> Plan) -> usize {
+    let Run { seed, count, at_once, kills } = *run;
     let mut random = Random::new(seed);
     let tables = [&hosts[0], &hosts[1]].map(Host::table);
     let (mut open, mut number, mut in_ring) = (Vec::new(), 0, 0);
@@ -65,10 +72,16 @@ fn calls(
         if open.len() < at_once && number < count {
             let from = random.below(2);
             let way = [&hosts[from], &hosts[1 - from]];
-            if let Some(call) = Call::propose(number, plan(&mut random), way, &tables[from]) {
+            let program = (hosts[from].client(&mut random), way);
+            if let Some(call) = Call::propose(number, plan(&mut random), program, &tables[from]) {
                 open.push(call);
                 number += 1;
             }
+        }
+        if random.chance(kills) {
+            let host = random.below(2);
+            let (hosts, table) = ([&hosts[host], &hosts[1 - host]], &tables[host]);
+            kill(hosts[0], table, &mut open, &mut random);
         }
         for call in &mut open {
             has_moved |= call.step(&mut random);
@@ -85,6 +98,18 @@ fn calls(
         assert!(!stands, "they stand still: {open:#?} {:#?}", hosts.each_ref().map(peer));
     }
     in_ring
+}
+
+/// Kills a program of a host, which has its proposals in the table.
+fn kill(host: &Host, proposals: &Table, open: &mut [Call<'_>], random: &mut Random) {
+    if random.chance(5000) {
+        open.iter_mut().for_each(|call| call.kill_server(host));
+        host.server_ends();
+    } else {
+        let client = host.client(random);
+        open.iter_mut().for_each(|call| call.kill_client(&client));
+        host.client_ends(&client, proposals);
+    }
 }
 
 /// Of the connections nothing is left, and nothing was taken for a breach.
@@ -105,13 +130,26 @@ fn are_up(hosts: &[Host; 2]) -> Vec<PeerReport> {
     hosts.iter().map(peer).collect()
 }
 
+/// Those of `HUB_SEEDS`, as in `100..200`.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("HUB_SEEDS") else { return 1..5 };
+    let (from, to) = text.split_once("..").unwrap();
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
 #[test]
 fn connections_are_whole_and_leave_nothing() {
-    let running = Running::new(11);
-    let hosts = two(&running, Duration::from_micros(500));
-    let before = are_up(&hosts);
-    assert!(calls(&hosts, 11, (400, 12), Plan::any) > 0);
-    are_at_rest(&hosts, &before);
+    for seed in seeds() {
+        println!("seed {seed}");
+        let running = Running::new(seed);
+        let hosts = two(&running, Duration::from_micros((seed % 7).pow(2) * 300));
+        let before = are_up(&hosts);
+        let at_once = 4 + usize::try_from(seed % 5).unwrap() * 12;
+        let kills = u16::try_from(seed % 4).unwrap() * 60;
+        let run = Run { seed, count: 300, at_once, kills };
+        assert!(calls(&hosts, &run, Plan::any) > 0);
+        are_at_rest(&hosts, &before);
+    }
 }
 
 #[test]
@@ -126,6 +164,38 @@ fn what_is_taken_back_goes_on_over_tcp_whole() {
         closes_at: None,
         ..Plan::any(random)
     };
-    let _ = calls(&hosts, 12, (200, 12), plan);
+    let _ = calls(&hosts, &Run { seed: 12, count: 200, at_once: 12, kills: 0 }, plan);
+    are_at_rest(&hosts, &before);
+}
+
+#[test]
+fn hundreds_at_once_have_links() {
+    const COUNT: u32 = 200;
+    let running = Running::new(14);
+    let hosts = two(&running, Duration::from_micros(500));
+    let before = are_up(&hosts);
+    (0..12).for_each(|_| hosts[0].start_client());
+    let (table, mut random, mut open) = (hosts[0].table(), Random::new(14), Vec::new());
+    let plan = Plan {
+        bytes: [5000; 2],
+        looks_at: Some(0),
+        withdraws_at: None,
+        goes_on: false,
+        closes_at: None,
+    };
+    while open.len() < COUNT as usize {
+        let way = (hosts[0].client(&mut random), [&hosts[0], &hosts[1]]);
+        open.extend(Call::propose(u32::try_from(open.len()).unwrap(), plan, way, &table));
+    }
+    until("all of them to agree", || {
+        let agreed = open.iter_mut().filter_map(|call| call.agrees().then_some(()));
+        let n = agreed.count();
+        println!("{n} {:?}", hosts.each_ref().map(|host| peer(host).link_groups));
+        n == COUNT as usize
+    });
+    until("all bytes", || {
+        open.iter_mut().for_each(|call| _ = call.step(&mut random));
+        open.iter().all(Call::is_over)
+    });
     are_at_rest(&hosts, &before);
 }

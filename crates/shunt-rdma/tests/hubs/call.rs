@@ -8,10 +8,11 @@ use shunt_shm::sync::Ordering;
 use shunt_shm::table::{Place, Table, Ticket};
 use shunt_verbs::fake::Random;
 use shunt_wire::addr::{Addr, FourTuple};
+use shunt_wire::agent::EndpointId;
 use shunt_wire::clc::{Answer, Proposal};
 
 use crate::end::{End, Tcp};
-use crate::host::{ENDPOINT, Host, REGION};
+use crate::host::{Client, Host};
 
 /// What is to happen, counted in steps of the connection.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +61,17 @@ pub struct Call<'a> {
     hosts: [&'a Host; 2],
     tuple: FourTuple,
     stage: Stage,
+    from: Rc<Client>,
     slot: usize,
+    /// The program that serves it, once it has found the proposal.
+    endpoint: EndpointId,
     /// Its place is its own, and no agent's.
     is_withdrawn: bool,
     client: End<'a>,
     server: End<'a>,
     has_looked: bool,
+    /// Its programs.
+    are_killed: [bool; 2],
     /// Both directions came to their ends before it closed.
     is_whole: bool,
     /// It was in the ring, in both directions, at either end.
@@ -77,20 +83,20 @@ impl<'a> Call<'a> {
     pub fn propose(
         number: u32,
         plan: Plan,
-        hosts: [&'a Host; 2],
+        (from, hosts): (Rc<Client>, [&'a Host; 2]),
         table: &'a Table,
     ) -> Option<Self> {
         let host = hosts[0];
-        let slot = host.take()?;
-        let [local, peer] = host.name().map(Addr::from);
+        let slot = from.take()?;
+        let [local, peer] = host.addresses().map(Addr::from);
         let tuple = FourTuple { local, peer };
         let tcp = Tcp::default();
         let [mut client, server] = [(Side::Client, 0), (Side::Server, 1)]
             .map(|(side, at)| End::new(hosts[at], side, number, Rc::clone(&tcp)));
-        client.is_at(host.client(), slot);
-        let mine = client.section(Side::Client);
-        let ticket = proposals::post(table, (REGION, slot), mine, (ENDPOINT, &tuple)).unwrap();
-        host.is_told();
+        client.is_at(&from.region, slot);
+        let (mine, place) = (client.section(Side::Client), (from.name, slot));
+        let ticket = proposals::post(table, place, mine, (from.endpoint, &tuple)).unwrap();
+        host.is_told(&from);
         Some(Self {
             plan,
             step: 0,
@@ -98,11 +104,14 @@ impl<'a> Call<'a> {
             hosts,
             tuple,
             stage: Stage::Proposed(ticket),
+            from,
             slot,
+            endpoint: hosts[1].server.get(),
             is_withdrawn: false,
             client,
             server,
             has_looked: plan.looks_at.is_none(),
+            are_killed: [false; 2],
             is_whole: false,
             was_in_ring: false,
         })
@@ -133,14 +142,38 @@ impl<'a> Call<'a> {
         moved > 0
     }
 
+    /// Both ends go on with the handshake alone. True: they have agreed on the ring.
+    pub fn agrees(&mut self) -> bool {
+        self.client_goes_on();
+        self.server_looks();
+        !self.is_proposed()
+    }
+
+    /// The client's program is killed, if it is this one.
+    pub fn kill_client(&mut self, client: &Rc<Client>) {
+        if Rc::ptr_eq(&self.from, client) && !self.client.is_closed {
+            (self.stage, self.are_killed[0]) = (Stage::Settled, true);
+            self.client.is_killed();
+        }
+    }
+
+    /// A host's server is killed, if it is this one's.
+    pub fn kill_server(&mut self, host: &Host) {
+        if std::ptr::eq(self.hosts[1], host) && !self.server.is_closed {
+            (self.has_looked, self.are_killed[1]) = (true, true);
+            self.server.is_killed();
+        }
+    }
+
     /// Both programs have closed.
     pub fn is_over(&self) -> bool {
         let is_over = self.client.is_closed && self.server.is_closed;
         if is_over {
-            assert_eq!(self.server.taken, self.client.sent, "{self:?}");
-            if self.is_whole {
-                let sent = [self.client.sent, self.client.taken];
-                assert_eq!(sent, self.plan.bytes, "{self:?}");
+            let (sent, taken) = (self.client.sent, self.client.taken);
+            assert!(self.are_killed[1] || self.server.taken == sent, "{self:?}");
+            assert!(!self.is_whole || self.server.sent == taken, "{self:?}");
+            if self.is_whole && !self.are_killed[1] {
+                assert_eq!([sent, taken], self.plan.bytes, "{self:?}");
             }
         }
         is_over
@@ -159,7 +192,7 @@ impl<'a> Call<'a> {
         self.is_whole = is_whole;
         self.client.close();
         if self.is_withdrawn {
-            self.hosts[0].free(self.slot);
+            self.from.free(self.slot);
         }
     }
 
@@ -185,6 +218,7 @@ impl<'a> Call<'a> {
             let mine = &self.client.section(Side::Client).setup.state;
             mine.store(Proposal::Withdrawn as u32, Ordering::Release);
             (self.stage, self.is_withdrawn) = (Stage::Settled, true);
+            self.hosts[0].is_told(&self.from);
             self.client.stays_on_tcp();
             if is_through || (gives_up && !self.plan.goes_on) {
                 self.close(is_through);
@@ -197,8 +231,7 @@ impl<'a> Call<'a> {
         let Some(at) = self.plan.looks_at.filter(|at| !self.has_looked && self.step >= *at) else {
             return;
         };
-        let host = self.hosts[1];
-        let tuple = self.tuple.reversed();
+        let (host, tuple) = (self.hosts[1], self.tuple.reversed());
         if let Some(ticket) = host.proposals.find(&tuple) {
             let Place { region, slot, generation } = ticket.place();
             let region = host.region(region);
@@ -209,7 +242,7 @@ impl<'a> Call<'a> {
                 self.server.is_at(&region, slot);
                 let mine = &self.server.section(Side::Server).setup;
                 mine.generation.store(generation, Ordering::Relaxed);
-                mine.endpoint.store(ENDPOINT, Ordering::Relaxed);
+                mine.endpoint.store(self.endpoint, Ordering::Relaxed);
                 mine.state.store(Answer::Accepted as u32, Ordering::Release);
                 self.server.is_linked();
                 self.has_looked = true;

@@ -296,6 +296,16 @@ impl<'a> End<'a> {
         }
     }
 
+    /// The program is killed: its kernel ends the connection.
+    pub fn is_killed(&mut self) {
+        if !self.is_closed {
+            (self.is_closed, self.has_ended) = (true, true);
+            let mut ways = self.tcp.borrow_mut();
+            ways[self.side as usize].has_ended = true;
+            ways[self.side.other() as usize].is_deaf = true;
+        }
+    }
+
     /// It has gone into the ring, in both directions.
     pub fn is_in_ring(&self) -> bool {
         (self.sends_by, self.takes_by) == (By::Ring, By::Ring)

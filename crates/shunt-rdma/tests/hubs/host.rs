@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use shunt_engine::handshake::slots::{LinkGroup, Slots};
 use shunt_peer::PublicKey;
-
 use shunt_rdma::device::Wanted;
 use shunt_rdma::{Config, Host as Facts, PeerName, Plane, Promote, SecretKey, SharedMemory};
 use shunt_shm::cq::Push;
@@ -16,7 +16,7 @@ use shunt_shm::reach::WHOLE;
 use shunt_shm::region::{self, Geometry, Region, Section, Side, queue_place};
 use shunt_shm::sync::Ordering;
 use shunt_shm::table::Table;
-use shunt_verbs::fake::FakePort;
+use shunt_verbs::fake::{FakePort, Random};
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, RegionId};
 
@@ -24,9 +24,6 @@ use crate::{Key, until};
 
 /// The agent's number in the memory.
 const AGENT: u16 = 0;
-/// Its program, and the region for this program's connections.
-pub const ENDPOINT: EndpointId = 78;
-pub const REGION: RegionId = 77;
 
 const FACTS: [Facts; 2] = [
     Facts { addresses: || Ok(vec![address(0)]), memory_limit: || None },
@@ -49,11 +46,16 @@ pub struct Host {
     control: Control,
     /// Proposals of the peer's programs to this host's.
     pub proposals: Table,
-    /// The region for connections to the peer.
-    client: Clients,
-    slots: Slots,
-    /// Those of the peer's programs.
+    me: MemberId,
+    /// Programs with connections to the peer.
+    clients: RefCell<Vec<Rc<Client>>>,
+    /// The regions of those that have ended.
+    ended: RefCell<Vec<usize>>,
+    /// The program that serves.
+    pub server: Cell<EndpointId>,
+    /// Regions of the peer's programs.
     regions: RefCell<Vec<(RegionId, Arc<Region>)>>,
+    next: Cell<u64>,
     port: Cell<u16>,
 }
 
@@ -73,11 +75,62 @@ impl Host {
         let control = Control::map(memory.fd(), memory.len()).unwrap();
         let me = control.join(1, Some(AGENT), 2).unwrap();
         let proposals = moves_in(&control, me, &memory, number);
-        let client = Clients(make_region(&control, me, &memory));
         plane.set_listeners(vec![server(number)]);
-        let (regions, slots) = (RefCell::default(), Slots::new(Geometry::Device.slots()));
-        let port = Cell::new(1024);
-        Self { plane, number, memory, control, proposals, client, slots, regions, port }
+        let host = Self {
+            plane,
+            number,
+            memory,
+            control,
+            proposals,
+            me,
+            clients: RefCell::default(),
+            ended: RefCell::default(),
+            server: Cell::new(1),
+            regions: RefCell::default(),
+            next: Cell::new(2),
+            port: Cell::new(1024),
+        };
+        (0..3).for_each(|_| host.start_client());
+        host
+    }
+
+    fn name(&self) -> u64 {
+        self.next.set(self.next.get() + 1);
+        self.next.get()
+    }
+
+    /// Another program with connections to the peer.
+    pub fn start_client(&self) {
+        let (control, name, endpoint) = (&self.control, self.name(), self.name());
+        let extent = control.take_extent(self.me).unwrap();
+        let before = control.extent(extent).kind();
+        let fd = self.memory.fd();
+        let region = region::create_in_device(fd, offset(extent), name, before).unwrap();
+        control.describe(extent, Kind::Region, EXTENT, endpoint, name);
+        let (region, slots) = (Arc::new(region), Slots::new(Geometry::Device.slots()));
+        self.clients.borrow_mut().push(Rc::new(Client { name, endpoint, extent, region, slots }));
+    }
+
+    /// One of the programs with connections to the peer.
+    pub fn client(&self, random: &mut Random) -> Rc<Client> {
+        let clients = self.clients.borrow();
+        Rc::clone(&clients[random.below(clients.len())])
+    }
+
+    /// Such a program has ended, and its proposals to the peer's programs go. Another one begins.
+    pub fn client_ends(&self, client: &Client, proposals: &Table) {
+        proposals.scrub(client.name);
+        self.memory.gone(client.name, client.endpoint);
+        self.control.hide(client.extent, self.me);
+        self.clients.borrow_mut().retain(|other| other.name != client.name);
+        self.ended.borrow_mut().push(client.extent);
+        self.start_client();
+    }
+
+    /// The program that serves has ended, and another one begins.
+    pub fn server_ends(&self) {
+        let endpoint = self.server.replace(self.name());
+        self.regions.borrow().iter().for_each(|(region, _)| self.memory.gone(*region, endpoint));
     }
 
     /// Proposals to the peer's server, once the peer is there.
@@ -104,29 +157,22 @@ impl Host {
     }
 
     /// A connection's name: of another port each time.
-    pub fn name(&self) -> [SocketAddr; 2] {
+    pub fn addresses(&self) -> [SocketAddr; 2] {
         let port = self.port.get();
         self.port.set(if port == u16::MAX { 1024 } else { port + 1 });
         [SocketAddr::new(address(self.number), port), server(1 - self.number)]
     }
 
-    /// A place for a connection to the peer. `None`: all are taken.
-    pub fn take(&self) -> Option<usize> {
-        self.slots.take(Geometry::Device.slots(), &self.client)
-    }
-
-    /// Nobody has taken up what was proposed there.
-    pub fn free(&self, slot: usize) {
-        self.slots.free(slot, &self.client);
-    }
-
-    /// True when no connection has a place.
+    /// True when no connection has a place, and nobody has the regions of programs that have ended.
     pub fn is_at_rest(&self) -> bool {
-        (0..Geometry::Device.slots()).all(|slot| !self.slots.is_given(slot, &self.client))
-    }
-
-    pub const fn client(&self) -> &Arc<Region> {
-        &self.client.0
+        let is_free = |client: &Rc<Client>| {
+            (0..Geometry::Device.slots()).all(|slot| !client.slots.is_given(slot, &**client))
+        };
+        let is_let_go = |extent: &usize| {
+            let others = !(1 << self.me.index);
+            self.control.extent(*extent).holders() & others == 0
+        };
+        self.clients.borrow().iter().all(is_free) && self.ended.borrow().iter().all(is_let_go)
     }
 
     /// A region of the peer's programs.
@@ -142,8 +188,8 @@ impl Host {
     }
 
     /// The agent hears that there are proposals.
-    pub fn is_told(&self) {
-        self.memory.proposed(REGION);
+    pub fn is_told(&self, client: &Client) {
+        self.memory.proposed(client.name);
     }
 
     /// A program has published something in a place, as its peer's section asks to be told.
@@ -167,12 +213,12 @@ impl Host {
     }
 }
 
-/// Publishes the agent's home, with a program's endpoint and the listener: the proposals to it.
+/// Publishes the agent's home, with the program that serves and its listener: the proposals to that.
 fn moves_in(control: &Control, me: MemberId, memory: &SharedMemory, number: u8) -> Table {
     let extent = control.take_extent(me).unwrap();
     let home = Home::map(memory.fd(), offset(extent)).unwrap();
     control.describe(extent, Kind::Home, EXTENT, 0, 0);
-    home.set_endpoint(0, ENDPOINT, 1, &(0..0));
+    home.set_endpoint(0, 1, 1, &(0..0));
     let table = offset(extent) + table_offset(0);
     let proposals = Table::create_in_device(memory.fd(), table).unwrap();
     let addr = Addr::from(server(number));
@@ -181,19 +227,30 @@ fn moves_in(control: &Control, me: MemberId, memory: &SharedMemory, number: u8) 
     proposals
 }
 
-fn make_region(control: &Control, me: MemberId, memory: &SharedMemory) -> Arc<Region> {
-    let extent = control.take_extent(me).unwrap();
-    let before = control.extent(extent).kind();
-    let region = region::create_in_device(memory.fd(), offset(extent), REGION, before).unwrap();
-    control.describe(extent, Kind::Region, EXTENT, ENDPOINT, REGION);
-    Arc::new(region)
+/// A program with connections to the peer.
+pub struct Client {
+    pub name: RegionId,
+    pub endpoint: EndpointId,
+    extent: usize,
+    pub region: Arc<Region>,
+    slots: Slots,
 }
 
-struct Clients(Arc<Region>);
+impl Client {
+    /// A place for a connection. `None`: all are taken.
+    pub fn take(&self) -> Option<usize> {
+        self.slots.take(Geometry::Device.slots(), self)
+    }
 
-impl LinkGroup for Clients {
+    /// Nobody has taken up what was proposed there.
+    pub fn free(&self, slot: usize) {
+        self.slots.free(slot, self);
+    }
+}
+
+impl LinkGroup for Client {
     fn section(&self, slot: usize, side: Side) -> &Section {
-        self.0.view().section(slot, side)
+        self.region.view().section(slot, side)
     }
 
     fn is_open(&self, _: usize) -> bool {

@@ -10,6 +10,7 @@ use shunt_shm::region::{CLOSED, Geometry, Region, Section, Side, shape};
 use shunt_shm::ring::{Content, RxCursor, TxCursor, UNLIMITED};
 use shunt_shm::sync::Ordering;
 use shunt_verbs::Memory;
+use shunt_verbs::fake::Random;
 use shunt_wire::clc::Proposal;
 
 use crate::host::Host;
@@ -30,10 +31,9 @@ pub struct Way {
 pub type Tcp = Rc<RefCell<[Way; 2]>>;
 
 /// The byte at a place of a direction.
-#[allow(clippy::cast_possible_truncation, reason = "any part of it")]
 fn byte(connection: u32, sender: Side, place: u64) -> u8 {
-    let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    mixed as u8 ^ (connection as u8).wrapping_mul(31) ^ (sender as u8 + 1).wrapping_mul(77)
+    let direction = u64::from(connection) << 1 | sender as u64;
+    Random::new(direction << 32 | place).next().to_le_bytes()[0]
 }
 
 /// How its program sends, and takes.

@@ -34,8 +34,9 @@ pub(crate) enum Stage {
     TakenBack,
     /// The client's: the acceptor's host has been asked. How the program tells of news.
     Asked(u32),
-    /// The acceptor's: it is proposed there, until that time. Where both rings are.
-    Proposed { far: Remote, own: Remote, ticket: Ticket, until: Duration },
+    /// The acceptor's: it is proposed there, until that time. Where both rings are. `is_taken`: an acceptor has it, and had not answered
+    /// when that time was over.
+    Proposed { far: Remote, own: Remote, ticket: Ticket, until: Duration, is_taken: bool },
     /// Both sides have taken it up, and the worker is about to begin; the acceptor's with where its ring is, which the client is to be
     /// told then.
     Attaching(Option<Remote>),

@@ -168,6 +168,34 @@ fn what_is_taken_back_goes_on_over_tcp_whole() {
     are_at_rest(&hosts, &before);
 }
 
+/// The link group is used again as if it had not been.
+#[test]
+fn a_proposal_that_dies_with_its_acceptor_frees_its_place() {
+    let running = Running::new(15);
+    let hosts = two(&running, Duration::from_micros(500));
+    let before = are_up(&hosts);
+    let (table, mut random) = (hosts[0].table(), Random::new(15));
+    let plan = Plan {
+        bytes: [1000; 2],
+        looks_at: None,
+        withdraws_at: Some(0),
+        goes_on: false,
+        closes_at: None,
+    };
+    let registered = || hosts.each_ref().map(|host| host.plane.report().unwrap().memory_registered);
+    let at_first = registered();
+    let way = (hosts[0].client(&mut random), [&hosts[0], &hosts[1]]);
+    let mut call = Call::propose(0, plan, way, &table).unwrap();
+    until("the proposal", || call.is_taken_for_nothing());
+    assert!(registered().iter().zip(at_first).all(|(now, first)| *now > first));
+    until("its end", || {
+        let _ = call.step(&mut random);
+        call.is_over()
+    });
+    until("memory", || registered() == at_first);
+    are_at_rest(&hosts, &before);
+}
+
 #[test]
 fn hundreds_at_once_have_links() {
     const COUNT: u32 = 200;

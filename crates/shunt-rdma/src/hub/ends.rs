@@ -12,7 +12,7 @@ use shunt_verbs::port::Port;
 use shunt_wire::agent::{EndpointId, RegionId};
 
 use super::Hub;
-use super::lanes::wire_place;
+use super::lanes::{PROPOSAL, wire_place};
 use super::machines::listeners_table;
 use crate::lane::{Lane, Stage};
 use crate::links::Name;
@@ -32,18 +32,37 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
     }
 
+    /// Takes proposals back for which nobody has come. An acceptor that has one answers at once, unless it is stopped or killed just then:
+    /// as long again is time for that.
     pub(super) fn take_back_old(&mut self, now: Duration) {
-        let memory = Arc::clone(&self.shared.memory);
-        let old = self.lanes.iter().filter(|(_, lane)| match &lane.stage {
-            Stage::Proposed { until, ticket, .. } if now >= *until => {
-                listeners_table(&memory, lane.server).is_none_or(|table| table.take(ticket))
+        let is_old =
+            |lane: &Lane| matches!(lane.stage, Stage::Proposed { until, .. } if now >= until);
+        let old = self.lanes.iter().filter(|(_, lane)| is_old(lane)).map(|(at, _)| *at);
+        for (name, slot) in old.collect::<Vec<_>>() {
+            self.called(name, slot);
+            let Some(lane) = self.lanes.get_mut(&(name, slot)) else { continue };
+            let Stage::Proposed { ticket, until, is_taken, .. } = &mut lane.stage else { continue };
+            let table = listeners_table(&self.shared.memory, lane.server);
+            if table.is_none_or(|table| table.take(ticket)) {
+                self.take_back(name, slot, now);
+            } else if *is_taken {
+                self.forget(name, slot, now);
+            } else {
+                (*until, *is_taken) = (now + PROPOSAL, true);
             }
-            _ => false,
-        });
-        let old: Vec<_> = old.map(|(at, _)| *at).collect();
-        for (name, slot) in old {
-            self.take_back(name, slot, now);
         }
+    }
+
+    /// The acceptor's program has taken a proposal up, and does not answer. Nobody else gets its place in the region, where it may answer
+    /// yet.
+    fn forget(&mut self, name: Name, slot: usize, now: Duration) {
+        let Some(lane) = self.lanes.remove(&(name, slot)) else { return };
+        if let Some(links) = &mut self.links {
+            links.abandon(name, slot);
+            links.closed();
+        }
+        let place = wire_place(name, slot, lane.generation);
+        self.say_to_key(name.0, &Message::NotOpened(place, Refusal::Unknown), now);
     }
 
     /// A program has taken its proposal back, or a place of a region is another connection's: nobody is asked for it any more.

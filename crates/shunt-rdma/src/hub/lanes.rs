@@ -39,7 +39,7 @@ use crate::peers::Peer;
 use crate::report::PeerReport;
 
 /// How long a proposal waits for an acceptor: a little longer than that looks for it.
-const PROPOSAL: Duration = Duration::from_secs(12);
+pub(super) const PROPOSAL: Duration = Duration::from_secs(12);
 /// Time between two offers of link groups for those that wait.
 const OFFER: Duration = Duration::from_millis(100);
 /// How long one waits for a link group.
@@ -323,7 +323,8 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             return false;
         };
         lane.use_ = generation;
-        lane.stage = Stage::Proposed { far, own, ticket, until: now + PROPOSAL };
+        let until = now + PROPOSAL;
+        lane.stage = Stage::Proposed { far, own, ticket, until, is_taken: false };
         true
     }
 

@@ -142,6 +142,17 @@ impl<'a> Call<'a> {
         moved > 0
     }
 
+    /// A program of the server's takes the proposal, and is killed before it has answered. False: it has not come yet.
+    pub fn is_taken_for_nothing(&mut self) -> bool {
+        let proposals = &self.hosts[1].proposals;
+        let found = proposals.find(&self.tuple.reversed());
+        let is_taken = found.is_some_and(|ticket| proposals.take(&ticket));
+        if is_taken {
+            self.kill_server(self.hosts[1]);
+        }
+        is_taken
+    }
+
     /// Both ends go on with the handshake alone. True: they have agreed on the ring.
     pub fn agrees(&mut self) -> bool {
         self.client_goes_on();

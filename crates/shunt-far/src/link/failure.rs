@@ -70,6 +70,12 @@ impl<P: Port, M: Mirror> Link<P, M> {
             let (mine, theirs) =
                 (self.mirror.section(slot, side), self.mirror.section(slot, side.other()));
             let Some(open) = self.lanes.get_mut(slot).and_then(Option::as_mut) else { continue };
+            if said.is_none() && open.leave.said {
+                // Both have left, and over there the place is free: all has arrived. Or the far side had not opened it, and this one's
+                // program is done.
+                open.far = None;
+                continue;
+            }
             // Of what it has not opened by then, the far side says nothing.
             let stand = said.map_or(Stand::UNOPENED, |said| said.stand);
             match open.lane.settle(&stand, (mine, theirs), ring) {

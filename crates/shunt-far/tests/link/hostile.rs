@@ -601,3 +601,19 @@ fn a_connection_that_the_far_side_has_not_opened_goes_on_over_tcp() {
     let ended = far.link.settle(&[]).ended;
     assert!(matches!(ended[..], [(0, Ended::Impossible(_))]), "{ended:?}");
 }
+
+/// It heard the last of it in time, this side did not.
+#[test]
+fn a_connection_that_is_over_at_the_far_side_ends_as_if_the_link_had_not_failed() {
+    let mut far = Hostile::new();
+    far.link.mirror().section(0, Side::Client).prod.prod.store(20, Ordering::Release);
+    far.link.leave(0);
+    far.turn();
+    far.turn();
+    far.say(0, 2, cursors(Words { cons: 20, prod: 0, ..TEN }));
+    far.link.fail(Cause::Told);
+    assert_eq!(far.link.settle(&[]).ended, []);
+    assert_eq!(far.link.part(true), []);
+    let theirs = far.link.mirror().section(0, Side::Server);
+    assert_eq!(theirs.setup.done.load(Ordering::Relaxed), 1);
+}

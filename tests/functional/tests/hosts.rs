@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use shunt_functional::generator::records;
@@ -56,6 +58,36 @@ fn places_are_used_again_at_once() {
         });
         let log = machine.sandbox().agent_log();
         assert!(!log.contains("what cannot be") && !log.contains("spoke of"), "{log}");
+    }
+}
+
+/// The same while a port goes down and comes up again: connections at every stage go back to TCP, or stay there, and none loses a byte.
+#[test]
+fn short_connections_outlive_links_that_fail() {
+    let lab = Lab::of_hosts();
+    let before = stats(&lab);
+    let server = ["-n", "1500", "-b", "40000", "--style", "poll", "--buffers", "4096"];
+    let [one, two] = [&lab.machines[0], &lab.machines[1]];
+    let serving = two.serve(&server);
+    let at = SocketAddr::from((two.ip, serving.port));
+    one.until_it_knows(at);
+    let client = one.connect(at, &[&server[..], &["--at-once", "6"]].concat());
+    for failure in 0..8 {
+        thread::sleep(Duration::from_millis(200));
+        lab.set_port_down(failure % 2, true);
+        thread::sleep(Duration::from_millis(50));
+        lab.set_port_down(failure % 2, false);
+    }
+    let clients = records(client);
+    compare(&clients, &serving.finish()).expect("the same bytes");
+    for (machine, before) in lab.machines.iter().zip(&before) {
+        settles("connections, some of them shunted", &(1500, true), || {
+            let (ends, shunted) = machine.sandbox().stats().since(before);
+            (ends, shunted >= 10)
+        });
+        let log = machine.sandbox().agent_log();
+        assert!(log.contains("go back to TCP"), "{log}");
+        assert!(!log.contains("is reset") && !log.contains("spoke of"), "{log}");
     }
 }
 

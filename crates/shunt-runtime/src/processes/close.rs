@@ -185,7 +185,7 @@ pub fn replaced(fd: c_int, entry: Entry, open: c_int) {
 /// This process has no part in the connection any more. Calls `last` if no other one has. Nothing
 /// of the sock may be used after that.
 pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
-    let (record, link, endpoint) = (sock.record(), sock.link(), sock.endpoint());
+    let (record, endpoint) = (sock.record(), sock.endpoint());
     let region = record.id.region.load(Ordering::Relaxed);
     let (side, slot) = (record.side(), record.slot());
     grants::leave(sock);
@@ -194,6 +194,8 @@ pub fn finish(sock: &'static Sock, last: impl FnOnce(&'static Record)) {
         last(record);
         record.id.live.store(0, Ordering::Release);
     }
+    // Maybe since the end: only parent or child had used it.
+    let link = sock.link();
     // Last: they are still of use to what is done at the end.
     sock.forget_peer();
     imports::release(sock);
@@ -222,6 +224,7 @@ fn end(conn: Conn, record: &'static Record) {
     sock.leave_learnt();
     offer_budget::settle(sock);
     if conn.kernel().is_some() {
+        promote::begins_to_end(conn);
         demote::finish_to_end(conn);
         // Also of one that has come to be TCP, or that nobody accepted.
         liveness::end_quietly(conn);

@@ -106,6 +106,15 @@ pub fn poll_handshake(conn: Conn) -> Phase {
     course::poll_handshake(&Handshake(conn))
 }
 
+/// The last process that holds the connection is about to end it. Only parent or child may have used it.
+pub fn begins_to_end(conn: Conn) {
+    if course::is_to_join_at_end(&Handshake(conn))
+        && let Some(_setting_up) = SettingUp::begin()
+    {
+        join(conn);
+    }
+}
+
 /// The connection ends: takes back what was proposed or offered.
 pub fn ends(conn: Conn) -> AtEnd {
     course::ends(&Handshake(conn))

@@ -327,6 +327,17 @@ fn adopt(host: &impl Course) -> Phase {
     if host.is_open() { Phase::Broken } else { Phase::Active }
 }
 
+/// True for the last process that holds the connection and is about to end it, where parent or child alone has taken part in its
+/// link group: it has to, as nobody else is left who could tell the peer.
+pub fn is_to_join_at_end(host: &impl Course) -> bool {
+    let has_place = match phase(host) {
+        Phase::Active | Phase::Broken => true,
+        Phase::Proposed => is_offered(&host.record().id),
+        Phase::Candidate | Phase::Tcp => false,
+    };
+    has_place && host.end().is_none()
+}
+
 /// What is to be done about a connection whose last descriptor goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtEnd {

@@ -522,6 +522,24 @@ fn at_the_end_what_nobody_has_taken_up_is_taken_back() {
 }
 
 #[test]
+fn the_last_relative_tells_the_peer_also_of_a_connection_that_only_others_have_used() {
+    let has_to = |way: &Way| is_to_join_at_end(way);
+    for phase in [Phase::Active, Phase::Broken] {
+        let way = Way::of(phase);
+        assert!(has_to(&way), "{phase:?}");
+        way.is_linked.set(true);
+        assert!(!has_to(&way), "{phase:?}: it takes part");
+    }
+    for phase in [Phase::Tcp, Phase::Candidate, Phase::Proposed] {
+        assert!(!has_to(&Way::of(phase)), "{phase:?}: nobody else has a place for it");
+    }
+    let way = Way::offered(Offer::Claimed { region: 9, slot: 5 });
+    assert!(!has_to(&way), "nobody has taken the place");
+    set_phase(&way, Phase::Proposed);
+    assert!(has_to(&way), "a child has");
+}
+
+#[test]
 fn one_that_owes_the_program_a_reset_is_not_left_to_the_kernel() {
     let way = Way::of(Phase::Candidate);
     put(way.record(), RESET_DUE, true);

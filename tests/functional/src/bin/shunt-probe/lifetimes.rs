@@ -19,6 +19,7 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     last_is_a_child(p)?;
     last_after_a_zombie(p)?;
     last_after_a_grandchild(p)?;
+    last_has_made_no_call(p)?;
     fork_that_fails(p)?;
     unannounced_fork(p)?;
     shell_commands(p)?;
@@ -218,6 +219,82 @@ fn last_after_a_grandchild(p: &Probe) -> io::Result<()> {
     p.result("its answer", sys::recv(fd, &mut word, libc::MSG_WAITALL, false));
     let _lives = stay.wait()?;
     look_at_end(p, "the middle one", fd);
+    Ok(())
+}
+
+/// How the last descriptor of a connection goes.
+#[derive(Clone, Copy)]
+enum Last {
+    /// close(2), in good order.
+    Close,
+    /// The same over a byte that nobody has read.
+    Unread,
+    /// The same where the program wants a reset.
+    Linger,
+    /// By dup2(2).
+    Replace,
+    /// With its process.
+    Process(End),
+}
+
+/// A child alone has used the connection, and has ended, when its parent lets go of it: which has never made a call on it.
+fn last_has_made_no_call(p: &Probe) -> io::Result<()> {
+    use Last::{Close, Linger, Process, Replace, Unread};
+    for (name, last, child) in [
+        ("close", Close, End::ExitNow),
+        ("close after a child that was killed", Close, End::Signal(libc::SIGKILL)),
+        ("close over a byte", Unread, End::ExitNow),
+        ("close with SO_LINGER", Linger, End::ExitNow),
+        ("dup2", Replace, End::ExitNow),
+        ("exit", Process(End::Exit), End::ExitNow),
+        ("_exit", Process(End::ExitNow), End::ExitNow),
+    ] {
+        let Pair { client, server } = p.pair()?;
+        let (c, s) = (client.as_raw_fd(), server.as_raw_fd());
+        let (used, over) = (Stay::new()?, Stay::new()?);
+        let parent = in_child(|| {
+            sys::dup2(2, &client)?;
+            let user = in_child(|| {
+                // It finds nothing, and the connection is carried from here on, in either direction.
+                let _ = try_recv(s, 1);
+                used.here()?;
+                sys::read(s, &mut [0])?;
+                sys::write(s, b"used")?;
+                end_by(child)
+            })?;
+            // This copy would hold it for ever.
+            sys::dup2(2, &used.held.1)?;
+            sys::wait_for(user)?;
+            if matches!(last, Linger) {
+                sys::linger(s, 0)?;
+            }
+            match last {
+                Process(end) => end_by(end),
+                Replace => drop(sys::dup2(2, &server)?),
+                Close | Unread | Linger => drop(server),
+            }
+            // It lives on without the connection.
+            over.here()
+        })?;
+        let goes_on = used.wait()?;
+        let bytes: &[u8] = if matches!(last, Unread) { b"xy" } else { b"x" };
+        sys::write(c, bytes)?;
+        drop(goes_on);
+        let mut word = [0; 4];
+        p.result("what the child has sent", sys::recv(c, &mut word, libc::MSG_WAITALL, false));
+        let lives = match last {
+            Process(_) => {
+                p.say("the parent", sys::wait_for(parent)?);
+                None
+            }
+            _ => Some(over.wait()?),
+        };
+        look_at_end(p, name, c);
+        if lives.is_some() {
+            drop(lives);
+            p.say("the parent", sys::wait_for(parent)?);
+        }
+    }
     Ok(())
 }
 

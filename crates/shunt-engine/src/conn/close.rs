@@ -151,15 +151,19 @@ impl End<'_> {
         self.mine.ctl.closed.store(RESET, Release);
     }
 
+    /// True when a close would throw bytes away that nobody has read, what TCP answers with RST. With the receiving direction's lock
+    /// held, but for those who do not come out of a call.
+    pub fn leaves_unread(&self) -> bool {
+        // Another program may have the connection, to which the peer sends all that was not read here.
+        !self.is_handed_over()
+            && self.record.rx.cursor.refresh(&self.theirs.prod, self.ring).is_ok_and(|n| n > 0)
+    }
+
     /// Closes: says how, and who is to be told. `socket`: where a descriptor of it is left. With the locks of both directions
     /// held, but for those who do not come out of a call.
     pub fn close(&self, socket: Option<&impl Closing>) -> Tell {
-        // Another program may have the connection, to which the peer sends all that was not read here.
         let is_handed_over = self.is_handed_over();
-        // What TCP answers when bytes that nobody read are thrown away is RST.
-        let rx = &self.record.rx.cursor;
-        let is_unread =
-            !is_handed_over && rx.refresh(&self.theirs.prod, self.ring).is_ok_and(|n| n > 0);
+        let is_unread = self.leaves_unread();
         if let Some(socket) = socket.filter(|_| is_unread) {
             socket.reset_on_close();
         }
@@ -294,6 +298,7 @@ mod tests {
     #[test]
     fn bytes_that_nobody_read_make_it_a_reset() {
         let (memory, socket) = (in_the_ring(1), Closed::default());
+        assert!(memory.end().leaves_unread() && !in_the_ring(0).end().leaves_unread());
         assert_eq!(memory.end().close(Some(&socket)), Tell::OnFutexes);
         assert_eq!((said(&memory), socket.resets.get()), ((1, RESET), true));
         // Also after a half-close, which is the news then.
@@ -342,7 +347,7 @@ mod tests {
             let end = memory.end();
             end.freeze(crate::conn::leave::Below::Nothing, || ());
             assert!(!stays || end.stay());
-            assert!(end.is_handed_over());
+            assert!(end.is_handed_over() && !end.leaves_unread());
             end.close(Some(&socket));
             assert_eq!((said(&memory), socket.resets.get()), ((1, 0), false), "{stays}");
         }

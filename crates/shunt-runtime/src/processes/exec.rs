@@ -6,11 +6,13 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::conn::{Conn, Sock};
 use crate::contain::contain;
-use crate::fds::{fd_table, owner};
+use crate::fds::fd_table::{self, Entry};
+use crate::fds::owner;
 use crate::memory::address_limit::AsAsked;
 use crate::point;
 use crate::processes::fork_sharing;
@@ -18,6 +20,7 @@ use crate::stream::hand_over;
 use crate::stream::in_doubt;
 use crate::stream::leftover::Program;
 use crate::stream::leftover::pass::{self, Passed};
+use crate::stream::tcp;
 use crate::system::abi::Arguments;
 use crate::system::errno::KeepErrno;
 
@@ -71,34 +74,61 @@ pub fn will_duplicate(actions: usize, fd: c_int) {
 }
 
 /// Connections of which the exec will close every descriptor, while it is tried: where a relative
-/// holds one, too, this process no longer counts. Taken back when the exec fails.
-struct ClosedByExec(Vec<&'static Sock>);
+/// holds one, too, this process no longer counts. Taken back when the exec fails. Of the others the exec is the end, which can
+/// be announced neither before, as it may fail, nor after: they go back to TCP, where the kernel says it.
+struct ClosedByExec {
+    shared: Vec<&'static Sock>,
+    /// With bytes that nobody has read: what `SO_LINGER` was.
+    unread: Vec<(c_int, Option<Duration>)>,
+}
 
 impl ClosedByExec {
     fn new() -> Self {
+        let mut closed = Self { shared: Vec::new(), unread: Vec::new() };
         if !owner::owns_process_state() {
-            return Self(Vec::new());
+            return closed;
         }
         let _keep = KeepErrno::new();
         let mut socks = BTreeMap::new();
         for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
             if let Some(sock) = Sock::of(entry) {
-                let (_, stays) = socks.entry(ptr::from_ref(sock)).or_insert((sock, false));
-                *stays |= pass::survives(fd);
+                let place = socks.entry(ptr::from_ref(sock)).or_insert((sock, (fd, entry), false));
+                place.2 |= pass::survives(fd);
             }
         }
-        let closes = |sock: &&'static Sock| fork_sharing::let_go_if_shared(sock);
-        let closed = socks.into_values().filter(|(_, stays)| !stays).map(|(sock, _)| sock);
-        let closed = Self(closed.filter(closes).collect());
+        for (sock, (fd, entry), _) in socks.into_values().filter(|(.., stays)| !stays) {
+            if fork_sharing::let_go_if_shared(sock) {
+                closed.shared.push(sock);
+            } else {
+                closed.is_last(fd, entry);
+            }
+        }
         fork_sharing::leave();
         closed
+    }
+
+    /// No other process has the connection.
+    fn is_last(&mut self, fd: c_int, entry: Entry) {
+        let leaves_unread = Conn::of(fd, entry).is_some_and(|conn| {
+            let _lock = conn.lock_rx();
+            conn.end().is_some_and(|end| end.leaves_unread())
+        });
+        hand_over::hand_over(fd, entry);
+        // The peer may send them once more only behind the exec.
+        if leaves_unread {
+            self.unread.push((fd, tcp::linger(fd)));
+            tcp::reset_on_close(fd);
+        }
     }
 }
 
 impl Drop for ClosedByExec {
     fn drop(&mut self) {
         let _keep = KeepErrno::new();
-        for sock in &self.0 {
+        for (fd, linger) in &self.unread {
+            tcp::set_linger(*fd, *linger);
+        }
+        for sock in &self.shared {
             let again = || {
                 point!(exec_failed);
                 fork_sharing::hold_again(sock);

@@ -69,20 +69,25 @@ pub enum Child {
 /// This process has closed its last descriptor of the connection. True when no process is left that
 /// has one.
 pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
+    let_go_for_the_dead(endpoint, record);
+    record.id.holders.remove(endpoint.member())
+}
+
+/// Before this process lets go: of several that die or close at once, one is the last.
+fn let_go_for_the_dead(endpoint: &Endpoint, record: &Record) {
     let holders = &record.id.holders;
-    // Before this one lets go: of several that die or close at once, one is the last.
     let matters = matches!(phase(record), Phase::Active | Phase::Proposed);
     if matters && holders.count() > 1 {
         for other in holders.names().filter(|other| members::has_died(endpoint, *other)) {
             holders.bereave(other);
         }
     }
-    holders.remove(endpoint.member())
 }
 
 /// The same before an exec closes it, unless this process is the last: the exec may fail.
 pub fn let_go_if_shared(sock: &'static Sock) -> bool {
     grants::leave(sock);
+    let_go_for_the_dead(sock.endpoint(), sock.record());
     sock.record().id.holders.remove_if_shared(sock.endpoint().member())
 }
 

@@ -188,8 +188,17 @@ pub fn reset_on_close(fd: i32) {
     if fd < 0 {
         return;
     }
-    let zero = Some(core::time::Duration::ZERO);
-    let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), zero);
+    set_linger(fd, Some(core::time::Duration::ZERO));
+}
+
+/// `SO_LINGER` of a socket.
+pub fn linger(fd: i32) -> Option<core::time::Duration> {
+    rustix::net::sockopt::socket_linger(borrow(fd)).ok().flatten()
+}
+
+/// Sets it.
+pub fn set_linger(fd: i32, linger: Option<core::time::Duration>) {
+    let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), linger);
 }
 
 /// poll(2)'s answer about the socket, at once.

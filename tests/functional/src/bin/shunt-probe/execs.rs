@@ -13,6 +13,7 @@ use std::time::Duration;
 use shunt_functional::pattern;
 use shunt_functional::sys::{self, Epoll};
 
+use crate::exec_ends;
 use crate::probe::{Pair, Probe, settle, show, warm_up};
 use crate::processes::{close_on_exec, in_child};
 
@@ -47,7 +48,8 @@ pub fn run(p: &mut Probe) -> io::Result<()> {
     kept(p)?;
     read_by_turns(p)?;
     failed(p)?;
-    unseen(p)
+    unseen(p)?;
+    exec_ends::run(p)
 }
 
 /// How the program comes to be there.

@@ -17,6 +17,7 @@ mod cut_short;
 mod descriptors;
 mod epoll;
 mod errors;
+mod exec_ends;
 mod execs;
 mod families;
 mod fast_open;

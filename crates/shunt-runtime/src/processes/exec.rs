@@ -31,7 +31,8 @@ use crate::system::errno::KeepErrno;
 pub unsafe fn become_program(program: &Program, exec: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let _passed = unsafe { before_program(program) };
-    let _closed = ClosedByExec::new();
+    // SAFETY: the caller's promise.
+    let _closed = unsafe { ClosedByExec::by(program) };
     let _limited = AsAsked::begin();
     exec()
 }
@@ -83,7 +84,9 @@ struct ClosedByExec {
 }
 
 impl ClosedByExec {
-    fn new() -> Self {
+    /// # Safety
+    /// The program is what execve(2) wants.
+    unsafe fn by(program: &Program) -> Self {
         let mut closed = Self { shared: Vec::new(), unread: Vec::new() };
         if !owner::owns_process_state() {
             return closed;
@@ -99,7 +102,8 @@ impl ClosedByExec {
         for (sock, (fd, entry), _) in socks.into_values().filter(|(.., stays)| !stays) {
             if fork_sharing::let_go_if_shared(sock) {
                 closed.shared.push(sock);
-            } else {
+            // SAFETY: the caller's promise.
+            } else if !unsafe { program.is_missing() } {
                 closed.is_last(fd, entry);
             }
         }

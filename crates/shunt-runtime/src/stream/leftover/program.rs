@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, statat};
 use rustix::io::pread;
 
 use crate::knobs;
@@ -49,6 +49,21 @@ impl Program {
     /// One that libc looks for.
     pub const fn sought(env: Strings) -> Self {
         Self { file: File::Sought, env }
+    }
+
+    /// True when it certainly cannot start, as its path leads nowhere.
+    ///
+    /// # Safety
+    /// As for [`Self::is_without_library`].
+    pub unsafe fn is_missing(&self) -> bool {
+        let File::Path(dir, path) = self.file else { return false };
+        if path.is_null() {
+            return false;
+        }
+        // SAFETY: a directory of the program's, or AT_FDCWD; a C string, by the caller's promise.
+        let (dir, path) = unsafe { (BorrowedFd::borrow_raw(dir), CStr::from_ptr(path)) };
+        // An empty one may be the directory itself (`AT_EMPTY_PATH`).
+        !path.is_empty() && statat(dir, path, AtFlags::empty()).is_err()
     }
 
     /// True when it will certainly not have the library in it. Where that can't be told it has.
@@ -151,6 +166,19 @@ mod tests {
                 true
             })
         })
+    }
+
+    #[test]
+    fn a_path_that_leads_nowhere_is_known() {
+        // SAFETY: paths, or none.
+        let is_missing = |program: Program| unsafe { program.is_missing() };
+        let at = |path: &CStr| is_missing(Program::at(path.as_ptr(), ptr::null()));
+        assert!(at(c"/nowhere") && at(c"/proc/self/exe/below"));
+        assert!(!at(c"/proc/self/exe") && !at(c"/proc"), "it may start");
+        assert!(!at(c""), "what the descriptor stands for");
+        assert!(!is_missing(Program::at(ptr::null(), ptr::null())));
+        assert!(!is_missing(Program::sought(ptr::null())), "libc knows where");
+        assert!(!is_missing(Program::behind(0, ptr::null())));
     }
 
     #[test]

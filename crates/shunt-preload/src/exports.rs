@@ -3,7 +3,7 @@
 use crate::guard::guarded_function;
 use crate::hooks::for_each_hook;
 use crate::tail_call::{some_function, tail_function};
-use crate::{next, ops};
+use crate::{in_list, next, ops};
 use shunt_runtime::system::abi::*;
 
 /// Defines a function, but for some where AddressSanitizer is a part of this library: its runtime calls those before instrumented

@@ -190,9 +190,9 @@ macro_rules! for_each_hook {
             tail _longjmp = ops::process::before_longjmp;
             tail siglongjmp = ops::process::before_longjmp;
             tail __longjmp_chk = ops::process::before_longjmp;
-            tail execl = shunt_runtime::processes::exec::before_execl;
-            tail execlp = shunt_runtime::processes::exec::before_execl;
-            tail execle = shunt_runtime::processes::exec::before_execl;
+            tail execl = in_list::execl;
+            tail execlp = in_list::execlp;
+            tail execle = in_list::execle;
             tail dlopen = ops::loader::before_dlopen;
             tail dlmopen = shunt_runtime::loader::before_dlmopen;
             tail dlsym = ops::loader::before_dlsym;

@@ -15,6 +15,7 @@ pub mod api;
 mod exports;
 pub mod guard;
 pub mod hooks;
+mod in_list;
 pub mod init;
 pub mod next;
 pub mod ops;

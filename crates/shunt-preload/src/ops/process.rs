@@ -6,14 +6,12 @@ use crate::next;
 use shunt_runtime::calls;
 use shunt_runtime::fds::owner;
 use shunt_runtime::processes::close::ends;
-use shunt_runtime::stream::leftover::pass;
 use shunt_runtime::system::abi::Arguments;
 
 /// Before vfork(3) and clone(3), whose child may share this memory. Their first argument is of no
 /// interest.
 pub fn memory_is_lent(_: Arguments) {
     owner::lend();
-    pass::forget_kept();
 }
 
 /// Before longjmp(3) and its kind, whose first argument says where to.

@@ -21,7 +21,6 @@ use crate::stream::in_doubt;
 use crate::stream::leftover::Program;
 use crate::stream::leftover::pass::{self, Passed};
 use crate::stream::tcp;
-use crate::system::abi::Arguments;
 use crate::system::errno::KeepErrno;
 
 /// Becomes another program, by `exec`, which comes back where it fails.
@@ -192,14 +191,6 @@ unsafe fn before_spawn(program: &Program, actions: usize) -> Passed {
         unsafe { pass::pass(program, is_named) }
     };
     hand_over::until_none_comes_back(hand_over, has_one_come_back)
-}
-
-/// Before the variadic exec functions, whose first argument is the program's path.
-pub fn before_execl([path, ..]: Arguments) {
-    let path = ptr::with_exposed_provenance(path);
-    // SAFETY: a path, as the caller has it. Its environment, of one of these functions, stands behind arguments of which the
-    // number is not known.
-    unsafe { before_program(&Program::at(path, ptr::null())) }.keep();
 }
 
 /// Has a shell run a command (system(3), popen(3)). Without one system(3) only asks whether there is a shell.

@@ -29,12 +29,12 @@ pub use filter::{ask_for_filters, forbid_all_but_bytes, forbid_nothing};
 pub use given::{open_stdio, pass, take, write_stdio};
 pub use mapped::{Mapped, Private};
 pub use process::{
-    Forked, KeepErrno, RawFork, Resource, block_signal, close_in_clone, close_in_vfork, end_group,
-    end_with_parent, end_within, exec_in_vfork, exec_nothing, exit_now, exit_quickly, forbid_forks,
-    forget_children, fork, fork_raw, fork_raw_by, fork_raw_with, has_ended, kill, limit,
-    limit_locks, mlockall, monotonic, new_session, on_least_stack, on_signal, pid, popen,
-    raise_descriptor_limit, reset_signal, set_alarm_every, set_signal_counter, signal_count,
-    system, tid, wait_for, wait_until_dead,
+    ExecList, Forked, KeepErrno, RawFork, Resource, block_signal, close_in_clone, close_in_vfork,
+    end_group, end_with_parent, end_within, exec_in_vfork, exec_nothing, exec_to_sleep, exit_now,
+    exit_quickly, forbid_forks, forget_children, fork, fork_raw, fork_raw_by, fork_raw_with,
+    has_ended, kill, limit, limit_locks, mlockall, monotonic, new_session, on_least_stack,
+    on_signal, pid, popen, raise_descriptor_limit, reset_signal, set_alarm_every,
+    set_signal_counter, signal_count, system, tid, wait_for, wait_until_dead,
 };
 pub use ready::{
     Epoll, EpollEvent, SELECTS, Select, epoll_pwait2_for, poll, ppoll, ppoll_for, pselect,

@@ -65,6 +65,32 @@ pub enum RawFork {
     Function,
 }
 
+/// The functions of libc that become a program by a list of arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExecList {
+    /// `execl`.
+    Path,
+    /// `execlp`.
+    Sought,
+    /// `execle`.
+    Environment,
+}
+
+/// Becomes a program that sleeps for a minute. Why it has not.
+pub fn exec_to_sleep(how: ExecList) -> io::Error {
+    let (path, name, time) = (c"/bin/sleep".as_ptr(), c"sleep".as_ptr(), c"60".as_ptr());
+    let end = std::ptr::null::<libc::c_char>();
+    // SAFETY: strings, a null behind the last, and an empty list.
+    unsafe {
+        match how {
+            ExecList::Path => libc::execl(path, name, time, end),
+            ExecList::Sought => libc::execlp(name, name, time, end),
+            ExecList::Environment => libc::execle(path, name, time, end, &raw const end),
+        }
+    };
+    io::Error::last_os_error()
+}
+
 /// Such a fork. Call it only while no other thread has locked what the child wants.
 pub fn fork_raw_by(how: RawFork) -> io::Result<Forked> {
     unsafe extern "C" {

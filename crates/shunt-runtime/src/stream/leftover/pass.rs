@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,7 +32,6 @@ use crate::stream::leftover::{Program, catch_up, read_so_far, sync};
 use crate::stream::tcp::Socket;
 use crate::system::abi;
 use crate::system::errno::KeepErrno;
-use crate::threads::mutex::Mutex;
 
 /// Most connections of which something goes along.
 const MOST: usize = 64;
@@ -63,31 +61,7 @@ pub struct Passed {
     raw: Vec<OwnedFd>,
 }
 
-/// For a function that does not come back here: closed before the next program starts.
-static KEPT: Mutex<Option<Passed>> = Mutex::new(None);
-/// There may be some.
-static IS_KEPT: AtomicBool = AtomicBool::new(false);
-
-/// Closes what was kept for a program that has not started, before another one does.
-pub fn forget_kept() {
-    if IS_KEPT.load(Relaxed) {
-        let _keep = KeepErrno::new();
-        *KEPT.lock() = None;
-        IS_KEPT.store(false, Relaxed);
-    }
-}
-
 impl Passed {
-    /// Keeps it until the next call to [`pass`], as nothing will say that the program has not started.
-    pub fn keep(self) {
-        if owns_process_state() {
-            *KEPT.lock() = Some(self);
-            IS_KEPT.store(true, Relaxed);
-        } else {
-            core::mem::forget(self);
-        }
-    }
-
     /// Puts the memory where the next program looks for it.
     fn add(&mut self, memory: BorrowedFd<'_>) -> io::Result<()> {
         for from in places() {
@@ -134,9 +108,6 @@ pub unsafe fn pass(to: &Program, is_named: impl Fn(&Sock) -> bool) -> Passed {
         return passed;
     }
     let _keep = KeepErrno::new();
-    if owns_process_state() {
-        forget_kept();
-    }
     let mut is_without = None;
     for (conn, fd) in staying(is_named) {
         let Some(memory) = unread(conn, fd) else { continue };

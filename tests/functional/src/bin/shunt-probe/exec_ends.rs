@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use shunt_functional::sys;
+use shunt_functional::sys::{self, ExecList};
 
 use crate::probe::{Pair, Probe, done, recv_soon, settle, try_recv, try_send, warm_up};
 use crate::processes::{close_on_exec, in_child};
@@ -19,7 +19,23 @@ pub fn run(p: &Probe) -> io::Result<()> {
     ] {
         ends(p, name, with_relative, unread)?;
     }
+    for how in [ExecList::Path, ExecList::Sought, ExecList::Environment] {
+        outlives(p, how)?;
+    }
     fails(p)
+}
+
+/// A child that has become another program does not have the connection that its parent closes.
+fn outlives(p: &Probe, how: ExecList) -> io::Result<()> {
+    let Pair { client, server } = used_and_closed_on_exec(p)?;
+    let (reader, writer) = sys::pipe()?;
+    close_on_exec(&writer)?;
+    let child = in_child(|| Err(sys::exec_to_sleep(how)))?;
+    drop(writer);
+    sys::read(reader.as_raw_fd(), &mut [0])?;
+    drop(server);
+    sends(p, &format!("a close after {how:?}"), &client);
+    ended(p, child)
 }
 
 /// Of its end by an exec also those hear who send.
@@ -42,11 +58,20 @@ fn ends(p: &Probe, name: &str, with_relative: bool, unread: bool) -> io::Result<
     while is_established(&client)? {
         settle();
     }
+    sends(p, name, &client);
+    ended(p, child)
+}
+
+/// By sending first, which asks nobody whether it is the end.
+fn sends(p: &Probe, name: &str, client: &OwnedFd) {
     for n in 1..=3 {
         p.result(&format!("send {n} behind {name}"), try_send(client.as_raw_fd(), b"too late"));
         settle();
     }
     p.result(&format!("the end by {name}"), try_recv(client.as_raw_fd(), 100));
+}
+
+fn ended(p: &Probe, child: libc::pid_t) -> io::Result<()> {
     sys::kill(child, libc::SIGKILL)?;
     p.say("the child that has become another program", sys::wait_for(child)?);
     Ok(())

@@ -40,9 +40,23 @@ TEST_THREADS ?= 2
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
 
+# What cargo does not say, or not in words that tell what to do, where it fails.
+RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+define build-failed
+{ version=$$($(CARGO) --version 2>/dev/null | cut -d' ' -f2 || true); \
+    if [ -z "$$version" ]; then \
+        echo "Shunt is built by cargo, which is not in PATH: install Rust $(RUST) or newer, as https://rustup.rs does it"; \
+    elif [ "$$(printf '%s\n' $(RUST) "$$version" | sort -V | head -n 1)" != $(RUST) ]; then \
+        echo "Shunt needs Rust $(RUST) or newer, and this is $$version: https://rustup.rs has it"; \
+    fi; \
+    command -v cc >/dev/null || echo "There is no cc, by which Rust links: install gcc (Debian: apt-get install gcc libc6-dev)"; \
+    exit 1; } >&2
+endef
+
 .PHONY: all
 all:
-	$(CARGO) build --release --locked --workspace
+	@echo "$(CARGO) build --release --locked --workspace"
+	@$(CARGO) build --release --locked --workspace || $(build-failed)
 
 # What each step uses, as COMMAND:PACKAGE, or LIBRARY:PACKAGE.
 DEMO_PROGRAMS := cc:build-essential nginx:nginx wrk:wrk redis-server:redis-server \
@@ -317,8 +331,12 @@ define install-units
 	done
 endef
 
+# `sudo make install` after `make`: root's PATH has no cargo, and what is to be installed is there.
 .PHONY: install
-install: all
+install:
+	@if command -v $(firstword $(CARGO)) >/dev/null || [ ! -x $(RELEASE)/shunt ]; then \
+	    $(MAKE) --no-print-directory all; \
+	else echo "cargo is not in PATH: what has been built is installed as it is"; fi
 	$(MAKE) --no-print-directory install-recorded
 
 # What was installed, and which directories were made for it: files, then directories, each below DESTDIR.

@@ -1,11 +1,12 @@
-//! The installation of what `make demo` and the tests need, with commands of a distribution that only note what they are
-//! asked for.
+//! What a newcomer does first: `make`, `make install`, and the installation of what `make demo` and the tests need, with
+//! commands of a distribution that only note what they are asked for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use shunt_functional::binaries::dir;
 use shunt_functional::installation::repository;
 
 /// A directory with commands, which note their arguments in `called` there.
@@ -87,4 +88,32 @@ fn another_distribution_is_told_what_is_missing() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said.contains("there is no apt-get") && said.contains("some-package"), "{said}");
+}
+
+/// `make` with these arguments, where there is no cargo.
+fn make_without_cargo(args: &[&str]) -> Output {
+    let mut command = Command::new("/usr/bin/make");
+    command.args(["--no-print-directory", "CARGO=no-such-cargo"]).args(args);
+    command.current_dir(repository()).output().expect("make")
+}
+
+#[test]
+fn a_build_that_lacks_something_says_what() {
+    let output = make_without_cargo(&["all"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(said.contains("install Rust 1.") && said.contains("rustup.rs"), "{said}");
+}
+
+/// `make`, and then `sudo make install`.
+#[test]
+fn root_installs_what_a_user_has_built() {
+    let stage = tempfile::tempdir().expect("a directory");
+    let [stage_is, release_is] = [("DESTDIR", stage.path()), ("RELEASE", &dir())]
+        .map(|(name, path)| format!("{name}={}", path.display()));
+    let target = format!("TARGET={}", stage.path().join("target").display());
+    let output = make_without_cargo(&["install", "PREFIX=/usr", &stage_is, &release_is, &target]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stage.path().join("usr/bin/shunt").exists());
+    assert!(stage.path().join("usr/share/shunt/installed").exists());
 }

@@ -4,15 +4,19 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shunt_shm::memfd;
+use shunt_shm::{arena, capture, memfd};
 
 use crate::activity;
+use crate::control::endpoint::Endpoint;
 use crate::fds::owner;
 use crate::system::abi::{c_int, c_uint, pid_t, rlimit};
 use crate::system::errno::KeepErrno;
 
 /// Added for link groups that are yet to come, at least.
 const ROOM: u64 = 128 << 20;
+
+/// And what a conversation with the agent maps; its registry and proposals are small.
+const CONVERSATION: u64 = (arena::LEN + capture::LEN) as u64;
 
 const NONE: u64 = libc::RLIM_INFINITY;
 
@@ -168,6 +172,18 @@ impl Drop for AsAsked {
     }
 }
 
+/// What the library has mapped.
+fn mapped() -> u64 {
+    memfd::unlocked().map(|range| range.len()).sum::<usize>() as u64
+}
+
+/// What it may have to map yet, beside a limit of `soft`: link groups, and what a conversation with the agent takes, which a
+/// forked child begins anew.
+fn to_come(soft: u64) -> u64 {
+    let conversation = if Endpoint::current().is_some() { 0 } else { CONVERSATION };
+    ROOM.max(soft / 4).saturating_add(conversation)
+}
+
 /// Not in a child that runs in this memory (vfork), whose limit is its own.
 fn concerns_us(resource: c_uint) -> bool {
     resource == libc::RLIMIT_AS && activity::active() && owner::owns_process_state()
@@ -175,9 +191,11 @@ fn concerns_us(resource: c_uint) -> bool {
 
 fn set_widened(asked: rlimit, kernel: impl Fn(&rlimit) -> c_int) -> c_int {
     let real = current();
-    let room = if asked.rlim_cur == NONE { 0 } else { ROOM.max(asked.rlim_cur / 4) };
-    let mapped: usize = memfd::unlocked().map(|range| range.len()).sum();
-    let own = (mapped as u64).saturating_add(room);
+    let own = if asked.rlim_cur == NONE {
+        mapped()
+    } else {
+        mapped().saturating_add(to_come(asked.rlim_cur))
+    };
     let wide = widen(asked, own, real.rlim_max, WIDENED.shown(real).rlim_max);
     let result = kernel(&wide);
     if result == 0 {

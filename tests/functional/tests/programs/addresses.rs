@@ -17,6 +17,12 @@ const ITSELF: Subject = Subject {
     remark: "",
 };
 
+const SESSION: Subject = Subject {
+    name: "RLIMIT_AS, set by a child",
+    done: "a child limits itself to 200 MiB, listens, and takes a connection from its parent",
+    ..ITSELF
+};
+
 /// Of which half would not do for the library.
 const LITTLE: Subject = Subject {
     name: "RLIMIT_AS of 600 MB",
@@ -45,5 +51,14 @@ fn a_program_that_was_limited_before_has_half_of_it() {
         command.arg("--as=600000000").arg(program("python3"));
         let command = python(command, "started");
         lines(&sandbox.expect(Expect::Nothing, || sandbox.run(command)).stdout)
+    });
+}
+
+/// It has not spoken to the agent yet, and needs what its parent has mapped once more.
+#[test]
+fn a_child_that_limits_itself_is_shunted() {
+    compare(&SESSION, Sandbox::new, |sandbox| {
+        let command = python(sandbox.command(program("python3")), "session");
+        lines(&sandbox.expect(Expect::All(2), || sandbox.run(command)).stdout)
     });
 }

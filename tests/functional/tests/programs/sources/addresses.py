@@ -1,5 +1,6 @@
 # What a program sees that limits its own addresses (RLIMIT_AS), or, with `started`, one that was limited before: what it
-# may map, beside a connection to itself, and which limits it and its children read.
+# may map, beside a connection to itself, and which limits it and its children read. With `session`: a child limits itself,
+# as an FTP server's does, and takes a connection from its parent.
 import mmap
 import os
 import resource
@@ -52,6 +53,27 @@ def child(command):
     os.waitpid(pid, 0)
 
 
+def session():
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        print(sets(200, 200), maps(1000), flush=True)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            os.write(writer, b"%d\n" % server.getsockname()[1])
+            data = server.accept()[0]
+            while got := data.recv(1000):
+                data.sendall(got)
+        os._exit(0)
+    with socket.create_connection(("127.0.0.1", int(os.read(reader, 100)))) as client:
+        for _ in range(100):
+            client.sendall(b"x" * 1000)
+            assert client.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
+    print(os.waitpid(pid, 0)[1])
+
+
+if sys.argv[1] == "session":
+    session()
+    sys.exit()
 connections = [connection()]
 if sys.argv[1] == "started":
     print(maps(200))

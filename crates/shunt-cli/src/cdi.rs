@@ -15,6 +15,7 @@ use shunt_wire::knob;
 
 use crate::cli::{Cdi, CdiCommand};
 use crate::directory::{Directory, Unreachable, run_dir};
+use crate::files::create_directory;
 use crate::library;
 use crate::output::{complain, print};
 
@@ -58,6 +59,10 @@ pub fn run(args: &Cdi) -> u8 {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
         return fs::write(path, text);
+    }
+    // /etc/cdi itself is missing where nothing has been put there yet.
+    if let Some(directory) = path.parent().filter(|dir| dir.parent().is_some_and(Path::is_dir)) {
+        create_directory(directory)?;
     }
     let mut new = path.as_os_str().to_owned();
     new.push(".new");

@@ -107,6 +107,12 @@ fn it_goes_into_a_file_whole_or_not_at_all() {
     files.sort();
     assert_eq!(files, ["run", "shunt.json"]);
 
+    // As /etc/cdi, where no other device is.
+    let first = sandbox.path("cdi/shunt.json");
+    let args = ["cdi", "generate", "--output", first.to_str().unwrap()];
+    assert_eq!(sandbox.with_library(&args).output().unwrap().status.code(), Some(0));
+    check(&serde_json::from_str(&fs::read_to_string(&first).unwrap()).unwrap());
+
     let nowhere = sandbox.path("no/such/file");
     let args = ["cdi", "generate", "--output", nowhere.to_str().unwrap()];
     let output = sandbox.with_library(&args).output().unwrap();

@@ -199,13 +199,17 @@ const LEFT_OUT: [&str; 9] = [
     "Sent",
 ];
 
+/// The same beside waits, which are asked for.
+const LEFT_OUT_BESIDE_WAITS: [&str; 5] = ["Peer", "Wake p50", "p99.9", "Wake p99", "Local"];
+
 /// As the terminal has room for it: a narrow one gets the reason in the place of `tcp`, and fewer columns.
 fn table(connections: &[Connection], look: Look) -> Table {
     let whole = columns(connections, look, false);
-    if whole.fits() || look.is_wide {
+    if whole.fits() {
         return whole;
     }
-    columns(connections, look, true).dropping(&LEFT_OUT)
+    let narrow = columns(connections, look, true).dropping(&LEFT_OUT);
+    if look.is_wide { narrow.dropping(&LEFT_OUT_BESIDE_WAITS) } else { narrow }
 }
 
 fn columns(connections: &[Connection], look: Look, is_narrow: bool) -> Table {
@@ -436,8 +440,13 @@ mod tests {
         assert!(at(120).starts_with("Mode          Local           Peer             Process "));
         assert!(at(120).contains("Sent  Received") && !at(120).contains("Ring"), "{}", at(120));
         assert_eq!(at(200), text(&listing, false, Look::default()));
+        // Beside waits there is less room.
         let wide = Look { width: Some(80), is_wide: true, ..Look::default() };
-        assert!(text(&listing, false, wide).contains("Vector"));
+        let expected = "\
+            Mode          Local           Process                       Waits  p50  p99\n\
+            shunt-attach  127.0.0.1:6379  redis-server,pid=23315,fd=14      -    -    -\n\
+            no-proposal   127.0.0.1:6379  redis-server,pid=23315,fd=14      -    -    -\n";
+        assert_eq!(text(&listing, false, wide), expected);
     }
 
     #[test]

@@ -78,22 +78,43 @@ fn connection(pair: &Pair, width: Option<u16>) -> String {
     let text = format!("Connection {} -> {}: it {}.", pair.local, pair.peer, state(pair));
     let mut text = wrapped(&text, width, 2) + "\n";
     advice(&mut text, width, pair.happened.as_deref(), pair.fix.as_deref());
-    let mut table = Table::without_heading(&[]).fitting(width);
+    let mut rows = Vec::new();
     for end in &pair.ends {
         let who = format!("{},pid={},fd={}", end.program, end.pid, end.fd);
-        table.row(vec![format!("  {}", end.local), who, how(end)]);
+        rows.push((vec![format!("  {}", end.local), who], how(end)));
         let of = end.waits.map(|waits| waits.0).filter(|waits| !waits.is_empty());
         if let Some(waits) = of {
-            table.row(vec![String::new(), String::new(), waited(&waits)]);
+            rows.push((vec![String::new(), String::new()], waited(&waits)));
         }
     }
     for local in [&pair.local, &pair.peer] {
         if !pair.ends.iter().any(|end| end.local == *local) {
             let what = "is not on this host, or not to be seen by you";
-            table.row(vec![format!("  {local}"), "-".to_owned(), what.to_owned()]);
+            rows.push((vec![format!("  {local}"), "-".to_owned()], what.to_owned()));
         }
     }
-    text + &table.render()
+    text + &rows_with(&rows, width)
+}
+
+/// Rows of some short cells and a text. Where the terminal has no room for both, the text has lines of its own.
+fn rows_with(rows: &[(Vec<String>, String)], width: Option<u16>) -> String {
+    let mut table = Table::without_heading(&[]).fitting(width);
+    for (head, said) in rows {
+        table.row([head.clone(), vec![said.clone()]].concat());
+    }
+    if table.fits() {
+        return table.render();
+    }
+    let mut heads = Table::without_heading(&[]).fitting(width);
+    rows.iter().for_each(|(head, _)| heads.row(head.clone()));
+    let mut text = String::new();
+    for (head, (_, said)) in heads.render().lines().zip(rows) {
+        if !head.is_empty() {
+            let _ = writeln!(text, "{head}");
+        }
+        let _ = writeln!(text, "{}", wrapped(&format!("    {said}"), width, 4));
+    }
+    text
 }
 
 /// How a process runs, and what it says of the connection.
@@ -163,21 +184,8 @@ fn decisions(told: &Explanation, width: Option<u16>) -> String {
     let head = |d: &Decision| {
         vec![format!("  {}", time(d.at)), format!("{},pid={}", d.program, d.pid), place(d, told)]
     };
-    let mut table = Table::without_heading(&[]).fitting(width);
-    for d in shown {
-        table.row([head(d), vec![what(d)]].concat());
-    }
-    if table.fits() {
-        return text + &table.render();
-    }
-    // What was decided has lines of its own.
-    let mut heads = Table::without_heading(&[]).fitting(width);
-    shown.iter().for_each(|d| heads.row(head(d)));
-    for (head, d) in heads.render().lines().zip(shown) {
-        let said = wrapped(&format!("    {}", what(d)), width, 4);
-        let _ = writeln!(text, "{head}\n{said}");
-    }
-    text
+    let rows: Vec<_> = shown.iter().map(|d| (head(d), what(d))).collect();
+    text + &rows_with(&rows, width)
 }
 
 /// The addresses, where there are several connections.
@@ -226,5 +234,33 @@ mod tests {
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(widest.is_some_and(|n| n <= width.unwrap_or(u16::MAX).into()), "{text}");
         }
+    }
+
+    #[test]
+    fn ends_are_whole_too() {
+        let end = |local: &str, pid| End {
+            local: local.to_owned(),
+            pid,
+            program: "redis-server".to_owned(),
+            runs: runs::ANOTHER_AGENT,
+            agent: Some("/run/user/1000/shunt".to_owned()),
+            ..End::default()
+        };
+        let ends = vec![end("127.0.0.1:50000", 7), end("127.0.0.1:6379", 8)];
+        let pair = Pair {
+            local: "127.0.0.1:50000".into(),
+            peer: "127.0.0.1:6379".into(),
+            ends,
+            ..Pair::default()
+        };
+        let text = super::connection(&pair, Some(70));
+        let expected = "\
+            Connection 127.0.0.1:50000 -> 127.0.0.1:6379: it is on TCP.\n  \
+              127.0.0.1:50000  redis-server,pid=7,fd=0\n    \
+                under Shunt, with another agent in /run/user/1000/shunt\n  \
+              127.0.0.1:6379   redis-server,pid=8,fd=0\n    \
+                under Shunt, with another agent in /run/user/1000/shunt\n";
+        assert_eq!(text, expected);
+        assert_eq!(super::connection(&pair, None).lines().count(), 3);
     }
 }

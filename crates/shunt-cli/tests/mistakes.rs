@@ -214,6 +214,23 @@ fn what_is_wrong_is_said_in_one_line() {
     }
 }
 
+/// Of another user's program nothing is known but that it is there.
+#[test]
+fn a_port_of_another_user_is_not_taken_for_a_free_one() {
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: only root can ask as another user");
+        return;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut command = Sandbox::new().command(&["explain", &port]);
+    command.env("SHUNT_RUN_DIR", "/proc/no-such-directory").uid(NOBODY).gid(NOBODY);
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains(&format!("what has port {port} is of another user (uid 0)")), "{said}");
+}
+
 /// The names below "Commands:" of a command's help.
 fn named_below(path: &[String]) -> Vec<String> {
     let args: Vec<_> = path.iter().map(String::as_str).chain(["--help"]).collect();

@@ -53,6 +53,8 @@ pub struct Socket {
     pub peer: Option<Addr>,
     /// It waits in its listener's queue, so no process has it.
     pub is_unaccepted: bool,
+    /// The user who has made it.
+    pub user: u32,
     inode: u64,
 }
 
@@ -66,7 +68,7 @@ impl Socket {
         let (local, inode) = (entry.local_address.into(), entry.inode);
         // One that was closed has none either, and is in another state.
         let is_open = matches!(entry.state, TcpState::Established | TcpState::CloseWait);
-        Some(Self { local, peer, is_unaccepted: inode == 0 && is_open, inode })
+        Some(Self { local, peer, is_unaccepted: inode == 0 && is_open, user: entry.uid, inode })
     }
 }
 
@@ -183,6 +185,16 @@ pub fn listener_of<'a>(all: &'a [Socket], waiting: &Socket) -> Option<&'a Socket
     let takes = |l: &&Socket| l.local.ip == waiting.local.ip || l.local.is_unspecified();
     let at_port = |l: &&Socket| l.peer.is_none() && l.local.port == waiting.local.port;
     all.iter().filter(at_port).find(takes)
+}
+
+/// The user who has a socket of this port, where no process that has it may be looked at.
+pub fn hidden_user(port: u16) -> Option<u32> {
+    let has_port =
+        |s: &Socket| s.local.port == port || s.peer.is_some_and(|peer| peer.port == port);
+    let sockets: Vec<_> =
+        sockets(None).into_iter().filter(|s| has_port(s) && s.inode != 0).collect();
+    let holders = holders(&sockets);
+    sockets.iter().find(|socket| !holders.contains_key(&socket.inode)).map(|socket| socket.user)
 }
 
 /// Those of one socket.

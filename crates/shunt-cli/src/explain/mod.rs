@@ -71,12 +71,20 @@ fn explain(target: Target) -> Result<Explanation, String> {
         return Ok(explanation);
     }
     let programs = explanation.programs();
-    Err(match (target, programs.as_slice()) {
-        (Target::Port(port), []) => format!(
+    let hidden = || match target {
+        Target::Port(port) => kernel::hidden_user(port),
+        Target::Socket(..) => None,
+    };
+    Err(match (target, programs.as_slice(), hidden()) {
+        (Target::Port(port), [], Some(user)) => format!(
+            "what has port {port} is of another user (uid {user}) and may not be looked at by you; ask as root, or as \
+             that user, and with the agent of that program (SHUNT_RUN_DIR)"
+        ),
+        (Target::Port(port), [], None) => format!(
             "nothing here listens at port {port}, no connection has it, and no program under Shunt has decided anything \
              about it; `ss -tanp` shows the ports that are in use"
         ),
-        (_, programs) => format!(
+        (_, programs, _) => format!(
             "what has {target} runs without Shunt: {}; start both ends with `shunt run`",
             programs.join(", ")
         ),

@@ -19,7 +19,7 @@ use finding::{Finding, Mark};
 use report::{Report, Subject};
 
 pub use connection::probe;
-pub use process::{AgentOf, has_library};
+pub use process::{AgentOf, HOST_FOR_ALL, has_library};
 
 /// Runs the subcommand. 0: it would be shunted; 1: it would not, or the report is lost; 3: that cannot be told.
 pub fn run(args: &Doctor) -> u8 {

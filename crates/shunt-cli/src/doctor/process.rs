@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::listing::explained;
+use rustix::process::geteuid;
 use serde_json::Value;
 use shunt_sys::run_dir::{Env, RunDir, Unusable};
 use shunt_wire::agent::Request;
@@ -124,6 +125,10 @@ fn settings_of(variables: &Variables<'_>) -> Vec<Finding> {
     findings.into_iter().map(|f| f.of("environment")).collect()
 }
 
+/// The cure where programs of several users are to be shunted with each other.
+pub const HOST_FOR_ALL: &str = "An agent for the host serves all users: `shunt agent --host` as root, and both programs with \
+                                SHUNT_RUN_DIR=/run/shunt.";
+
 /// Where a process looks for its agent.
 pub struct AgentOf {
     /// The directory.
@@ -132,6 +137,8 @@ pub struct AgentOf {
     pub is_there: bool,
     /// It is the one that this command asks.
     pub is_asked: bool,
+    /// The user of the process, where the directory is that user's own, and this command runs as another one.
+    pub of_user: Option<u32>,
 }
 
 impl AgentOf {
@@ -140,11 +147,13 @@ impl AgentOf {
         let user = fs::metadata(of(pid, "")).ok()?.uid();
         let get = |name: &str| variables.get(name.as_bytes()).copied();
         let env = Env { run_dir: get(knob::RUN_DIR.env), xdg_runtime_dir: get("XDG_RUNTIME_DIR") };
+        let is_told = env.run_dir.or(env.xdg_runtime_dir).is_some_and(|dir| !dir.is_empty());
+        let of_user = Some(user).filter(|user| !is_told && *user != geteuid().as_raw());
         Some(RunDir::locate(env, user).map(|dir| {
             let directory = dir.path().to_string();
             let seen = of(pid, "root").join(directory.trim_start_matches('/')).join("agent.sock");
             let is_asked = run_dir().is_ok_and(|here| here.path().to_string() == directory);
-            Self { directory, is_there: seen.exists(), is_asked }
+            Self { directory, is_there: seen.exists(), is_asked, of_user }
         }))
     }
 
@@ -156,14 +165,21 @@ impl AgentOf {
 
 /// The agent's directory, as the process finds it; and whether that is the one that this command asks.
 fn agent(pid: u32, variables: &Variables<'_>) -> Option<Finding> {
-    let AgentOf { directory: its, is_there, is_asked } = match AgentOf::with(pid, variables)? {
-        Ok(agent) => agent,
-        Err(why) => {
-            let text = format!("its SHUNT_RUN_DIR cannot be used: {why}; correct it and restart");
-            return Some(Finding::obstacle(text).of("agent"));
-        }
-    };
-    let finding = if !is_there {
+    let AgentOf { directory: its, is_there, is_asked, of_user } =
+        match AgentOf::with(pid, variables)? {
+            Ok(agent) => agent,
+            Err(why) => {
+                let text =
+                    format!("its SHUNT_RUN_DIR cannot be used: {why}; correct it and restart");
+                return Some(Finding::obstacle(text).of("agent"));
+            }
+        };
+    let finding = if let Some(user) = of_user.filter(|_| !is_there) {
+        Finding::warning(format!(
+            "it runs as another user (uid {user}), who has no agent (it would be in {its}); if it has become that user after \
+             its start, it speaks to the agent of before. {HOST_FOR_ALL}"
+        ))
+    } else if !is_there {
         Finding::obstacle(format!(
             "it looks for its agent in {its}, and sees none there (a service with PrivateTmp= has a /tmp of its \
              own): start one for {its}, or set {} for the program",

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::runs;
+use crate::doctor::HOST_FOR_ALL;
 use crate::waits::WaitTimes;
 
 /// A process at an end of a connection.
@@ -21,6 +22,9 @@ pub struct End {
     pub runs: &'static str,
     /// The directory or the socket of its agent.
     pub agent: Option<String>,
+    /// The user for whose own agent that is, and not that of this command.
+    #[serde(skip)]
+    pub of_user: Option<u32>,
     /// `tcp`, `shunt-attach` or `shunt-copy`, as this end has it.
     pub mode: Option<String>,
     /// How long calls have waited for the connection alone, where one has.
@@ -35,6 +39,12 @@ impl End {
         let program = &self.program;
         let who = format!("{program} (pid {})", self.pid);
         let agent = self.agent.as_deref().unwrap_or("-");
+        if let Some(user) = self.of_user.filter(|_| self.runs == runs::NO_AGENT) {
+            let happened = format!(
+                "{who} runs under Shunt as another user (uid {user}), who has no agent: it would be in {agent}."
+            );
+            return Some((happened, HOST_FOR_ALL.to_owned()));
+        }
         Some(match self.runs {
             runs::WITHOUT => (
                 format!("{who} runs without Shunt."),

@@ -160,6 +160,7 @@ fn end(local: &str, holder: Holder, is_asked: bool) -> End {
         program: holder.name,
         fd: holder.fd,
         runs: how,
+        of_user: agent.as_ref().and_then(|agent| agent.of_user),
         agent: agent.filter(|_| how != runs::WITHOUT).map(|agent| agent.directory),
         ..End::default()
     }

@@ -250,6 +250,7 @@ fn known_end(c: &Connection, agent: Option<&Agent>) -> End {
         fd: c.fd,
         runs: runs::SHUNT,
         agent: agent.map(|agent| agent.socket.clone()),
+        of_user: None,
         mode: Some(c.mode.clone()),
         waits: c.waits,
         reason: c.reason.clone(),

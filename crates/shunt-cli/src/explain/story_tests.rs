@@ -164,3 +164,19 @@ fn every_decision_is_documented() {
         assert!(text.contains(&row), "{row}");
     }
 }
+
+/// vsftpd's sessions: as another user they have no agent where they look.
+#[test]
+fn a_program_of_another_user_needs_the_agent_for_the_host() {
+    let mut other = seen(HERE, Some(THERE), runs::NO_AGENT);
+    other.end.of_user = Some(102);
+    let report = json!({ "connections": [end(THERE, HERE, "tcp", Some("no-proposal"))] });
+    let found = Explanation::of("80".into(), told(report), &[other], None);
+    let pair = &found.connections[0];
+    let happened = pair.happened.as_deref().unwrap();
+    assert!(
+        happened.starts_with("p9 (pid 9) runs under Shunt as another user (uid 102)"),
+        "{pair:?}"
+    );
+    assert!(pair.fix.as_deref().unwrap().contains("`shunt agent --host` as root"), "{pair:?}");
+}

@@ -217,8 +217,8 @@ fn privileges(path: &Path) -> Vec<Finding> {
     if gains_user || gains_group {
         let what = if gains_user { "setuid" } else { "setgid" };
         findings.push(Finding::obstacle(format!(
-            "{name} is {what}, so the loader preloads nothing into it; start it as its owner, with a copy that \
-             has not got that bit"
+            "{name} is {what}, so the loader preloads nothing into it; where it starts another program (su, sudo), \
+             have it start `shunt run PROGRAM`; else start it as its owner, or a copy that has not got that bit"
         )));
     }
     if is_capable(path) && !geteuid().is_root() {

@@ -231,6 +231,27 @@ fn a_port_of_another_user_is_not_taken_for_a_free_one() {
     assert!(said.contains(&format!("what has port {port} is of another user (uid 0)")), "{said}");
 }
 
+/// With so few descriptors programs stay on TCP, which `doctor` says.
+#[test]
+fn too_few_descriptors_are_told() {
+    let sandbox = Sandbox::new();
+    for (limit, is_enough) in [(127, false), (128, true)] {
+        let mut command = sandbox.with_library(&["doctor", "true"]);
+        // SAFETY: one system call, in a child before its exec.
+        unsafe {
+            command.pre_exec(move || {
+                let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+                Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?)
+            });
+        }
+        let output = command.output().unwrap();
+        let said = text(&output.stdout);
+        let fails = said.lines().any(|line| line.starts_with("FAIL  only 127 open files"));
+        assert_eq!(!fails, is_enough, "{said}");
+        assert_eq!(output.status.code(), Some(i32::from(!is_enough)), "{said}");
+    }
+}
+
 /// The names below "Commands:" of a command's help.
 fn named_below(path: &[String]) -> Vec<String> {
     let args: Vec<_> = path.iter().map(String::as_str).chain(["--help"]).collect();

@@ -2,6 +2,10 @@
 
 use core::fmt;
 
+/// A program that may have fewer descriptors than this keeps them all for itself: the library takes none, and its connections
+/// stay on TCP.
+pub const LEAST_DESCRIPTORS: u64 = 128;
+
 /// One environment variable that changes how Shunt behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {

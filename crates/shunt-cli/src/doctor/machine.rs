@@ -331,6 +331,11 @@ fn environment() -> Vec<Finding> {
 
 fn descriptors() -> Finding {
     match getrlimit(Resource::Nofile).current {
+        Some(n) if n < knob::LEAST_DESCRIPTORS => Finding::obstacle(format!(
+            "only {n} open files are allowed (RLIMIT_NOFILE), and below {} the library leaves them all to the program; raise \
+             it with `ulimit -n`",
+            knob::LEAST_DESCRIPTORS
+        )),
         Some(n) if n < FEW_DESCRIPTORS => Finding::warning(format!(
             "only {n} open files are allowed (RLIMIT_NOFILE); when they run out, connections stay \
              on TCP; raise it with `ulimit -n`"

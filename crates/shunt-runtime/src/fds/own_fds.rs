@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::Resource;
+use shunt_wire::knob::LEAST_DESCRIPTORS;
 
 use crate::fds::fd_table::{self, Entry, Kind};
 use crate::threads::signals::Uncancelled;
@@ -30,9 +31,6 @@ const CEILING: u64 = 4096;
 const FREE: c_int = -1;
 /// Reserved, its number not yet known.
 const CLAIMED: c_int = -2;
-
-/// A program with fewer descriptors than this keeps them all for itself.
-const LEAST_LIMIT: u64 = 128;
 
 static SLAB: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
 
@@ -171,7 +169,7 @@ impl Drop for OwnFd {
 pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
     let _uncancelled = Uncancelled::begin();
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if limit < LEAST_LIMIT {
+    if limit < LEAST_DESCRIPTORS {
         return Err(Errno::MFILE);
     }
     let index = claim(CLAIMED).ok_or(Errno::MFILE)?;

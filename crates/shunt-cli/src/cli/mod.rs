@@ -97,7 +97,7 @@ pub struct Run {
     /// How long a waiting call spins before it sleeps: auto, never, or microseconds.
     #[arg(long, value_name = "auto|never|MICROSECONDS", value_parser = spin)]
     pub spin: Option<String>,
-    /// How bytes reach the peer's memory.
+    /// How bytes reach the peer's memory. Default: attach.
     #[arg(long, value_enum)]
     pub dmb: Option<Dmb>,
     /// Settings for one end at the cost of others; variables and options that are given win. See docs/profiles.md.
@@ -118,9 +118,9 @@ pub struct Run {
 /// How bytes reach the peer's memory.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dmb {
-    /// Written straight into the peer's RMB.
+    /// The sender writes straight into the receiver's memory.
     Attach,
-    /// Through an own sndbuf that the device moves.
+    /// The sender writes into a buffer of its own, from which the bytes are copied once more, as by other devices than memory.
     Copy,
 }
 

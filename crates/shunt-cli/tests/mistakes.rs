@@ -321,6 +321,8 @@ fn options_that_there_are_not_and_values_that_make_no_sense() {
         &["enable", "../a"],
         &["disable", "--all", "a"],
         &["doctor", "--pid", "me"],
+        &["doctor", "--connect", "127.0.0.1"],
+        &["doctor", "--connect", "localhost:http"],
         &["stats", "--run", "x"],
         &["agent", "--metrics", "everywhere"],
     ];

@@ -64,6 +64,15 @@ pub(super) fn pause(value: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "it must be a number of seconds from 0.1 to 86400".to_owned())
 }
 
+/// An address as the resolver takes it.
+pub(super) fn host_and_port(value: &str) -> Result<String, String> {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_whole =
+        value.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && is_port(port));
+    let why = "it must be HOST:PORT, such as localhost:80 or [::1]:80";
+    is_whole.then(|| value.to_owned()).ok_or_else(|| why.to_owned())
+}
+
 /// `shunt top`.
 #[derive(Args, Debug)]
 #[command(

@@ -14,8 +14,8 @@ use shunt_ivshmem::message::MAX_VECTORS;
 use shunt_rdma::device::Wanted;
 use shunt_rdma::{PeerName, Promote};
 
-use live::pause;
 pub use live::{Capture, Explain, Extcap, Top};
+use live::{host_and_port, pause};
 
 /// Moves the TCP connections between unmodified programs of one host into shared memory.
 #[derive(Parser, Debug)]
@@ -301,7 +301,7 @@ pub struct Doctor {
     #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub unit: Option<String>,
     /// Connect, as a program under Shunt does, send nothing, and say what became of the connection.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub connect: Option<String>,
     /// Print JSON for other programs. It names the version of its schema.
     #[arg(long)]

@@ -54,7 +54,7 @@ reasons! {
         "To another host: nothing, Shunt is for connections within one. On one host, connect to the address at which the server listens, or to loopback at both ends; an agent for the host (`shunt agent --host`) knows rewritten addresses, too. Between virtual machines of one host there is `shunt agent --ivshmem`.";
     /// No listener at that address runs under Shunt.
     PeerNotShunted = 2, "peer-not-shunted",
-        "Start the server under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the client asks. Connections that are made afterwards are shunted.";
+        "Start the server under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the client asks: between users that is the host's (`shunt agent --host`). Connections that are made afterwards are shunted.";
     /// The agent could not be reached.
     NoAgent = 3, "no-agent",
         "Start the agent (`shunt agent`, or `systemctl start shunt-host`). The program finds it at its next connect, listen or accept; `shunt doctor --pid PID` says where it looks.";
@@ -75,13 +75,13 @@ reasons! {
         "Spread the connections over more processes: one tracks 65,536.";
     /// Shared memory or a file descriptor could not be had: memory, RLIMIT_NOFILE or RLIMIT_AS is exhausted.
     NoResources = 9, "no-resources",
-        "Raise what is exhausted: `ulimit -n`, `ulimit -v`, or the memory of the control group. Connections that are made afterwards are shunted.";
+        "Raise what is exhausted: `ulimit -n` (128 at the least), `ulimit -v`, or the memory of the control group. Connections that are made afterwards are shunted.";
     /// The acceptor never took the proposal up: it does not run under Shunt, keeps to TCP for a reason of its own, or took too long.
     NotAccepted = 10, "not-accepted",
         "Restart the server under Shunt. If it runs so, `shunt explain PORT` tells what its end says, or why it accepts so late. A program that only listens under Shunt and leaves accepting to others is no server under Shunt.";
-    /// No proposal was found for an accepted connection: the client does not run under Shunt, or asks another agent.
+    /// No proposal was found for an accepted connection: the client does not run under Shunt, asks another agent, or keeps to TCP for a reason of its own.
     NoProposal = 11, "no-proposal",
-        "Start the client under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the server asks.";
+        "Start the client under Shunt too (`shunt run`, or `shunt enable` for a service), with the agent that the server asks: between users that is the host's (`shunt agent --host`). If it runs so, `shunt explain PORT` tells what its end says.";
     /// The peer wrote something into shared memory that the protocol does not allow.
     ProtocolViolation = 12, "protocol-violation",
         "Restart the peer: it runs with a damaged library, or is hostile. If it is neither, report it.";

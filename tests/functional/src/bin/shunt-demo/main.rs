@@ -86,33 +86,45 @@ fn measure_both(measurement: &'static Measurement, bar: &ProgressBar) -> Row {
     Row { measurement, tcp, shunt, proof }
 }
 
+/// Columns that the whole table takes.
+const WHOLE: u16 = 127;
+
 fn print(rows: &[Row]) {
-    let (bold, plain) = if console_is_a_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    println!(
-        "{bold}{:<38} {:>12} {:>12} {:<8} {:>7}  shunted{plain}",
-        "", "TCP", "Shunt", "", "gain"
-    );
-    for row in rows {
-        let m = row.measurement;
-        println!(
-            "{:<38} {:>12} {:>12} {:<8} {bold}{:>6.2}×{plain}  {} of {} connection ends{}",
-            m.name,
-            figure(row.tcp),
-            figure(row.shunt),
-            m.unit,
-            row.gain(),
-            row.proof.shunted,
-            row.proof.ends,
-            match row.proof.unused {
-                0 => String::new(),
-                unused => format!(" ({unused} closed unused)"),
-            }
-        );
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().filter(|_| is_terminal);
+    let is_narrow = size.is_some_and(|size| size.ws_col < WHOLE);
+    let (bold, plain) = if is_terminal { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    for (i, line) in table(rows, is_narrow).iter().enumerate() {
+        if i == 0 { println!("{bold}{line}{plain}") } else { println!("{line}") }
     }
 }
 
-fn console_is_a_terminal() -> bool {
-    std::io::IsTerminal::is_terminal(&std::io::stdout())
+/// The lines of the table; `is_narrow`: such as 80 columns have room for.
+fn table(rows: &[Row], is_narrow: bool) -> Vec<String> {
+    let line = |[name, tcp, shunt, unit, gain, shunted]: [&str; 6]| {
+        if is_narrow {
+            format!("{name:<36} {tcp:>9} {shunt:>9} {unit:<5} {gain:>8} {shunted:>7}")
+        } else {
+            format!("{name:<38} {tcp:>12} {shunt:>12} {unit:<8} {gain:>7}  {shunted}")
+        }
+    };
+    let row = |row: &Row| {
+        let m = row.measurement;
+        let Proof { ends, shunted, unused } = &row.proof;
+        let proof = match (is_narrow, unused) {
+            (true, _) => format!("{shunted}/{ends}"),
+            (false, 0) => format!("{shunted} of {ends} connection ends"),
+            (false, _) => format!("{shunted} of {ends} connection ends ({unused} closed unused)"),
+        };
+        let gain = format!("{:.2}×", row.gain());
+        line([m.name, &figure(row.tcp), &figure(row.shunt), m.unit, &gain, &proof])
+    };
+    let mut lines = vec![line(["", "TCP", "Shunt", "", "gain", "shunted"])];
+    lines.extend(rows.iter().map(row));
+    if is_narrow && rows.iter().any(|row| row.proof.unused > 0) {
+        lines.push("shunted: connection ends; clients closed the others unused".to_owned());
+    }
+    lines
 }
 
 /// Three digits at least, and thousands in groups.
@@ -133,7 +145,27 @@ fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::figure;
+    use super::*;
+
+    #[test]
+    fn the_table_fits_80_columns() {
+        let proof = || Proof { ends: 102, shunted: 100, unused: 2 };
+        let rows: Vec<_> = MEASUREMENTS
+            .iter()
+            .map(|measurement| Row {
+                measurement,
+                tcp: 1_796_945.0,
+                shunt: 4_255_319.0,
+                proof: proof(),
+            })
+            .collect();
+        let widest = |is_narrow| {
+            let lines = table(&rows, is_narrow);
+            lines.iter().map(|line| line.chars().count()).max()
+        };
+        assert!(widest(true).is_some_and(|n| n <= 80), "{:#?}", table(&rows, true));
+        assert!(widest(false).is_some_and(|n| n <= WHOLE.into()), "{:#?}", table(&rows, false));
+    }
 
     #[test]
     fn figures() {

@@ -48,6 +48,15 @@ pub fn terminal_width() -> Option<u16> {
     if io::stdout().is_terminal() { width() } else { None }
 }
 
+/// Columns of the terminal that standard error is.
+pub fn width_of_complaints() -> Option<u16> {
+    if !io::stderr().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok();
+    size.map(|size| size.ws_col).filter(|columns| *columns > 0)
+}
+
 /// Writes the log to standard error: with colours on a terminal alone, and not where `NO_COLOR` is set.
 pub fn log(filter: EnvFilter) {
     let log =

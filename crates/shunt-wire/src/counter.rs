@@ -122,6 +122,8 @@ counters! {
     WrongVariables = "wrong_variables";
     /// Times a thread went to the processor of those who wake it.
     ThreadsPlaced = "threads_placed";
+    /// Programs that a program of a `shunt run --summary` started as another user: that summary does not count them.
+    Uncounted = "programs_uncounted";
 }
 
 /// Room for counters in shared memory; the layout's, so it only grows with the version.

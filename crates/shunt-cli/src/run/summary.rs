@@ -6,18 +6,22 @@ use shunt_shm::counters::Counters;
 use shunt_wire::counter::Counter;
 use shunt_wire::reason::Reason;
 
-use crate::table::count_of;
+use crate::output::width_of_complaints;
+use crate::table::{count_of, wrapped};
+
+/// Of lines that a terminal has no room for.
+const INDENT: usize = "shunt:     ".len();
 
 /// Prints the summary on standard error.
 pub fn print(counters: Option<&Counters>, obstacles: &[String]) {
-    let text = text(counters, obstacles);
+    let text = text(counters, obstacles, width_of_complaints());
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
-fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
+fn text(counters: Option<&Counters>, obstacles: &[String], width: Option<u16>) -> String {
     let mut text = String::new();
     let mut line = |what: std::fmt::Arguments<'_>| {
-        let _ = writeln!(text, "shunt: {what}");
+        let _ = writeln!(text, "{}", wrapped(&format!("shunt: {what}"), width, INDENT));
     };
     if let Some(counters) = counters {
         let (counts, declined) = (counters.counters(), counters.declined());
@@ -37,6 +41,14 @@ fn text(counters: Option<&Counters>, obstacles: &[String]) -> String {
             line(format_args!("{} not registered", count_of(n, "listener")));
         }
         by_reason(&unregistered).iter().for_each(|row| line(format_args!("{row}")));
+        let uncounted = get(Counter::Uncounted);
+        if uncounted > 0 {
+            line(format_args!(
+                "{} started as another user, not counted here: put `shunt run --summary` behind what changes the user, as in \
+                 `setpriv ... shunt run --summary PROGRAM`",
+                count_of(uncounted, "program")
+            ));
+        }
     }
     for obstacle in obstacles {
         line(format_args!("not shunted: {obstacle}"));
@@ -66,7 +78,7 @@ mod tests {
         counters.of(1).add(Counter::ShuntedAttach, 3);
         counters.of(2).decline(Reason::Remote);
         counters.of(2).decline(Reason::Remote);
-        let text = text(Some(&counters), &["no library".to_owned()]);
+        let text = text(Some(&counters), &["no library".to_owned()], None);
         assert!(text.starts_with("shunt: 3 connection ends shunted (3 attach, 0 copy), 2 not"));
         assert!(text.contains("shunt:   2 remote: The other end is not on this host,"), "{text}");
         assert!(text.contains("\nshunt:     To another host: nothing"), "{text}");
@@ -78,9 +90,26 @@ mod tests {
     fn listeners_that_nobody_finds_are_told_with_their_reasons() {
         let counters = Counters::new();
         counters.of(1).leave_unregistered(Reason::NoAgent);
-        let text = text(Some(&counters), &[]);
+        let text = text(Some(&counters), &[], None);
         let told =
             "shunt: 1 listener not registered\nshunt:   1 no-agent: The agent could not be reached";
         assert!(text.contains(told), "{text}");
+    }
+    #[test]
+    fn programs_that_are_not_counted_are_told() {
+        let counters = Counters::new();
+        assert!(!text(Some(&counters), &[], None).contains("another user"));
+        counters.of(1).add(Counter::Uncounted, 1);
+        let said = text(Some(&counters), &[], None);
+        assert!(said.contains("\nshunt: 1 program started as another user, not counted"), "{said}");
+    }
+
+    #[test]
+    fn it_fits_the_terminal() {
+        let counters = Counters::new();
+        counters.of(1).decline(Reason::Remote);
+        let text = text(Some(&counters), &[], Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("\n           "), "{text}");
     }
 }

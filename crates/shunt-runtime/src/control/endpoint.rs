@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicPtr;
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 use shunt_engine::buffers;
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::capture::Rings;
@@ -324,32 +325,79 @@ impl Endpoint {
     }
 }
 
+/// The page of `shunt run --summary`, as it was opened.
+struct OpenPage {
+    page: RunPage,
+    /// Who could open it: `shunt run` is of that user and group, or root's.
+    by: (Uid, Gid),
+}
+
+/// Null: not tried yet.
+static PAGE: AtomicPtr<Option<OpenPage>> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What came of it, where it was tried.
+fn known_run_page() -> Option<&'static Option<OpenPage>> {
+    // SAFETY: null, or leaked by the first of those who set it.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
 /// The page of `shunt run --summary`, if there is one. Without a lock: it is asked in signal handlers
 /// and in children of a process that was just opening it.
 fn run_page() -> Option<&'static RunPage> {
-    /// Null: not tried yet.
-    static PAGE: AtomicPtr<Option<RunPage>> = AtomicPtr::new(core::ptr::null_mut());
     let open_page = || {
         let path = knobs::get().run_page.as_deref()?;
         let fd = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let page = RunPage::map(&fd).ok();
         shunt_sys::fds::close(fd);
-        page
+        Some(OpenPage { page: page?, by: (geteuid(), getegid()) })
     };
-    let known = PAGE.load(Ordering::Acquire);
-    // SAFETY: null, or leaked by the first of those who set it.
-    if let Some(page) = unsafe { known.as_ref() } {
-        return page.as_ref();
+    let page = |open: &'static Option<OpenPage>| open.as_ref().map(|open| &open.page);
+    if let Some(known) = known_run_page() {
+        return page(known);
     }
     let new = Box::into_raw(Box::new(open_page()));
     match PAGE.compare_exchange(core::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: made by Box::into_raw just now, and never freed once it is in its place.
-        Ok(_) => unsafe { &*new }.as_ref(),
+        Ok(_) => page(unsafe { &*new }),
         Err(first) => {
             // SAFETY: made by Box::into_raw just now, and known to nobody else.
             drop(unsafe { Box::from_raw(new) });
             // SAFETY: not null, so leaked by the first of those who set it.
-            unsafe { &*first }.as_ref()
+            page(unsafe { &*first })
+        }
+    }
+}
+
+/// A program that is about to start, and cannot add to the page of its run: it starts as another user, and the page is open to
+/// the first one alone. Counted as long as this value lives, and from [`Self::has_started`] on for good.
+#[derive(Debug)]
+pub struct Uncounted(bool);
+
+impl Uncounted {
+    /// Looks whether the next program may open the page. Privileges that this one has kept, as setpriv(1) does, go by the exec.
+    #[must_use]
+    pub fn begin() -> Self {
+        let as_now = (geteuid(), getegid());
+        // One that is not known yet could not be opened now, where it matters.
+        let known = known_run_page().and_then(Option::as_ref);
+        let is_lost = known.is_some_and(|open| !as_now.0.is_root() && open.by != as_now);
+        if is_lost {
+            count(Counter::Uncounted, 1);
+        }
+        Self(is_lost)
+    }
+
+    /// It does not come back.
+    pub fn has_started(mut self) {
+        self.0 = false;
+    }
+}
+
+impl Drop for Uncounted {
+    fn drop(&mut self) {
+        if self.0 {
+            // Counters wrap.
+            count(Counter::Uncounted, u64::MAX);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::conn::{Conn, Sock};
 use crate::contain::contain;
+use crate::control::endpoint::Uncounted;
 use crate::fds::fd_table::{self, Entry};
 use crate::fds::owner;
 use crate::memory::address_limit::AsAsked;
@@ -33,6 +34,7 @@ pub unsafe fn become_program(program: &Program, exec: impl FnOnce() -> c_int) ->
     // SAFETY: the caller's promise.
     let _closed = unsafe { ClosedByExec::by(program) };
     let _limited = AsAsked::begin();
+    let _uncounted = uncounted();
     exec()
 }
 
@@ -43,6 +45,7 @@ pub unsafe fn become_program(program: &Program, exec: impl FnOnce() -> c_int) ->
 pub unsafe fn run_program<T>(program: &Program, start: impl FnOnce() -> T) -> T {
     // SAFETY: the caller's promise.
     let _passed = unsafe { before_program(program) };
+    uncounted().has_started();
     start()
 }
 
@@ -57,7 +60,18 @@ pub unsafe fn spawn_program(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let _passed = unsafe { before_spawn(program, actions) };
-    spawn()
+    let uncounted = uncounted();
+    let result = spawn();
+    if result == 0 {
+        uncounted.has_started();
+    }
+    result
+}
+
+/// What `shunt run --summary` is to say of a program that starts now.
+fn uncounted() -> Uncounted {
+    let _keep = KeepErrno::new();
+    Uncounted::begin()
 }
 
 /// A spawn with the actions at this address will duplicate `fd`. They are opaque, so what it will duplicate is handed over

@@ -4,10 +4,11 @@ use std::env;
 use std::ffi::CStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::system::uname;
 use serde_json::Value;
 use shunt_shm::memfd::{self, Map};
@@ -105,10 +106,30 @@ fn the_library() -> Vec<Finding> {
                     "the dynamic loader does not take the library: {why}"
                 )),
             });
+            if let Some(closed) = closed_part(&path).filter(|_| geteuid().is_root()) {
+                findings.push(Finding::warning(format!(
+                    "{} is closed to other users: programs that are started as one of them stay on TCP, and the loader \
+                     complains on their standard error; install Shunt below /usr for these",
+                    closed.display()
+                )));
+            }
             findings
         }
         Err(why) => vec![Finding::obstacle(format!("library: {why}"))],
     }
+}
+
+/// The part of the library's path that keeps other users from it: programs that root starts as them do without, and the loader
+/// complains on their standard error.
+fn closed_part(library: &Path) -> Option<&Path> {
+    let is_closed = |path: &&Path| {
+        path.metadata().is_ok_and(|there| {
+            // To read a file, to pass through a directory.
+            let needed = if there.is_dir() { 0o001 } else { 0o004 };
+            there.mode() & needed == 0
+        })
+    };
+    library.ancestors().find(is_closed)
 }
 
 /// Has the loader preload the library into this very program, with every symbol bound.
@@ -367,5 +388,25 @@ mod tests {
         assert_eq!(parse_release("5.15-rc1"), Some((5, 15)));
         assert_eq!(parse_release("5"), None);
         assert_eq!(parse_release(""), None);
+    }
+
+    #[test]
+    fn what_keeps_others_from_the_library() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let library = home.path().join("lib/libshunt.so");
+        fs::create_dir(home.path().join("lib")).unwrap();
+        fs::write(&library, "").unwrap();
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(home.path(), 0o755);
+        set(&library, 0o644);
+        assert_eq!(closed_part(&library), None);
+        set(&library, 0o640);
+        assert_eq!(closed_part(&library), Some(library.as_path()));
+        set(&library, 0o644);
+        set(home.path(), 0o700);
+        assert_eq!(closed_part(&library), Some(home.path()));
     }
 }

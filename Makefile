@@ -389,6 +389,9 @@ install-built:
 	for example in dist/examples/*.*; do \
 	    install -Dm644 $$example $(DESTDIR)$(PREFIX)/share/doc/shunt/examples/$$(basename $$example); \
 	done
+	for page in docs/*.md; do \
+	    install -Dm644 $$page $(DESTDIR)$(PREFIX)/share/doc/shunt/$$page; \
+	done
 	install -Dm644 dist/grafana/shunt.json $(DESTDIR)$(PREFIX)/share/shunt/grafana/shunt.json
 	install -Dm644 dist/prometheus/shunt.rules.yml $(DESTDIR)$(PREFIX)/share/shunt/prometheus/shunt.rules.yml
 	install -Dm755 dist/extcap/shunt-extcap $(DESTDIR)$(PREFIX)/share/shunt/extcap/shunt-extcap

@@ -26,6 +26,10 @@ struct Beside {
     see: &'static [&'static str],
 }
 
+const PAGES: (&str, &str) = (
+    "/usr/share/doc/shunt/docs",
+    "What messages and these pages call docs/..., where Shunt is installed below /usr.",
+);
 const DIRECTORY: (&str, &str) = (
     "/run/shunt-root, $XDG_RUNTIME_DIR/shunt, /tmp/shunt-UID",
     "The directory of root's own agent, and of other users' agents: its socket, and totals.json, which keeps totals over restarts.",
@@ -38,7 +42,7 @@ const BESIDE: &[Beside] = &[
     Beside {
         page: "shunt",
         environment: &[knob::RUN_DIR, knob::DISABLE],
-        files: &[DIRECTORY, HOST],
+        files: &[DIRECTORY, HOST, PAGES],
         examples: &[
             ("shunt doctor nginx", "Would nginx be shunted, and if not, why not?"),
             ("shunt run -- nginx -g 'daemon off;'", "Run it under Shunt."),
@@ -56,7 +60,7 @@ const BESIDE: &[Beside] = &[
     Beside {
         page: "shunt-run",
         environment: knob::ALL,
-        files: &[DIRECTORY, HOST],
+        files: &[DIRECTORY, HOST, PAGES],
         examples: &[
             ("shunt run -- redis-server --port 6399", "A server."),
             (

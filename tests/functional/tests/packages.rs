@@ -91,6 +91,8 @@ fn both_packages_hold_what_is_installed() {
         "include/shunt_nvme.h",
         "lib/libshunt_nvme.so",
         "share/man/man1/shunt.1",
+        // As messages name it.
+        "share/doc/shunt/docs/upgrade.md",
         "share/man/man3/shunt_nvme.3",
     ] {
         assert!(files.contains(&format!("usr/{part}")), "{part} is not installed");

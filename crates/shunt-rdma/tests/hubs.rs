@@ -15,6 +15,8 @@ mod end;
 mod host;
 #[path = "common/keys.rs"]
 mod keys;
+#[path = "common/wait.rs"]
+mod wait;
 
 use std::time::{Duration, Instant};
 
@@ -25,16 +27,7 @@ use keys::{Id as Key, ids};
 use shunt_rdma::report::{PeerReport, PeerState};
 use shunt_shm::table::Table;
 use shunt_verbs::fake::Random;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "in vain for {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use wait::{PATIENCE, until};
 
 /// Two hosts; what their agents say to each other takes up to `delay`.
 fn two(running: &Running, delay: Duration) -> [Host; 2] {

@@ -15,12 +15,14 @@ mod scripted;
 mod server;
 #[path = "kernels/serving.rs"]
 mod serving;
+#[path = "common/wait.rs"]
+mod wait;
 
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::Running;
 use keys::ids;
@@ -32,6 +34,7 @@ use shunt_rdma::report::{Report, ServerReport};
 use shunt_rdma::{Config, Host, Plane, Promote};
 use shunt_sys::bpf::Answer;
 use shunt_wire::reason::Reason;
+use wait::{PATIENCE, until};
 
 /// Of a byte, who has sent it.
 const PROGRAM: u8 = 1;
@@ -41,16 +44,6 @@ const KERNEL: u8 = 2;
 fn byte(connection: u32, sender: u8, place: u64) -> u8 {
     let mixed = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     mixed as u8 ^ (connection as u8).wrapping_mul(31) ^ sender.wrapping_mul(77)
-}
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "in vain for {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// All servers answer so.

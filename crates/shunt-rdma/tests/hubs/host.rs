@@ -20,7 +20,8 @@ use shunt_verbs::fake::{FakePort, Random};
 use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, RegionId};
 
-use crate::{Key, until};
+use crate::Key;
+use crate::wait::until;
 
 /// The agent's number in the memory.
 const AGENT: u16 = 0;

@@ -21,7 +21,8 @@ use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
 use crate::serving::Serving;
-use crate::{KERNEL, PROGRAM, byte, until};
+use crate::wait::until;
+use crate::{KERNEL, PROGRAM, byte};
 
 /// The region's name, and its programs'.
 const REGION: RegionId = 77;

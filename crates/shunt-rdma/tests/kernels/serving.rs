@@ -14,6 +14,7 @@ use shunt_verbs::fake::FakePort;
 
 use crate::scripted;
 use crate::server::Kernel;
+use crate::wait::until;
 
 /// One connection, by its number.
 struct Call {
@@ -109,7 +110,7 @@ impl Serving {
 
     /// Its program sends so many bytes.
     pub fn gives(&self, call: usize, bytes: u64) {
-        crate::until("an agreement", || self.is_confirmed(call));
+        until("an agreement", || self.is_confirmed(call));
         self.with(|state| {
             let line = state.line(call).unwrap();
             state.kernel.give(line, bytes);

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use shunt_far::link::{Ended, Event, Rings};
+use shunt_far::link::{Event, Rings};
 use shunt_far::message::{Kind, LEN, Lane, Malformed, Words};
 use shunt_far::{Cause, Link, Message, Mirror, News, Settings, Worker};
-use shunt_shm::handover;
 use shunt_shm::region::{RESET, Section, Side};
-use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::Ordering;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue, FakeRegion, Faults, Network};
 use shunt_verbs::port::{Completions, Pair, Patience, Port, Queue, Region};
@@ -17,17 +15,17 @@ use shunt_verbs::value::{
 };
 use shunt_verbs::{Memory, Refused};
 
-const RING: usize = 256;
+pub const RING: usize = 256;
 const SETTINGS: Settings = Settings { messages: 8, ..Settings::DEFAULT };
-const LANE: Lane = Lane { slot: 0, generation: 3 };
+pub const LANE: Lane = Lane { slot: 0, generation: 3 };
 /// A worker's link.
 const NAME: u64 = 1;
 const START: Duration = Duration::from_secs(100);
 
 #[derive(Debug, Default)]
-struct Sections {
+pub struct Sections {
     all: [[Section; 2]; 2],
-    woken: Vec<(usize, News)>,
+    pub woken: Vec<(usize, News)>,
 }
 
 impl Mirror for Sections {
@@ -53,21 +51,21 @@ impl Mirror for Sections {
 }
 
 /// A link, and a queue pair that speaks to it.
-struct Hostile {
+pub struct Hostile {
     network: Network,
-    link: Link<FakePort, Sections>,
+    pub link: Link<FakePort, Sections>,
     queue: FakeQueue,
-    rings: Memory,
-    port: FakePort,
+    pub rings: Memory,
+    pub port: FakePort,
     far: FakePair,
     far_queue: FakeQueue,
     far_memory: Memory,
     far_region: FakeRegion,
-    ring: Remote,
+    pub ring: Remote,
 }
 
 impl Hostile {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let network = Network::new(1, Faults::NONE);
         let (port, far_port) = (network.host(), network.host());
         let queue = port.queue(64, &port.channel().unwrap(), 0, 0).unwrap();
@@ -110,13 +108,13 @@ impl Hostile {
         self.network.settle(1000);
     }
 
-    fn say(&mut self, number: u32, taken: u32, kind: Kind) {
+    pub fn say(&mut self, number: u32, taken: u32, kind: Kind) {
         self.post(Operation::Send, &Message { number, taken, kind }.bytes());
         self.turn();
     }
 
     /// The link's agent gets to run.
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.turn_at(START);
     }
 
@@ -149,11 +147,11 @@ impl Hostile {
     }
 }
 
-fn cursors(words: Words) -> Kind {
+pub fn cursors(words: Words) -> Kind {
     Kind::Cursors(LANE, words)
 }
 
-const TEN: Words = Words {
+pub const TEN: Words = Words {
     prod: 10,
     base: 0,
     cons: 0,
@@ -525,95 +523,4 @@ fn a_worker_lets_a_device_go_and_takes_up_another() {
         worker.add(4, &other, Sections::default(), SETTINGS, first),
         Err(Refused::Full)
     ));
-}
-
-/// Whether the local program waits for the far one's end, and whether it heard that the far one has left.
-fn says(far: &Hostile, slot: usize) -> (u32, bool) {
-    let theirs = far.link.mirror().section(slot, Side::Server);
-    let has_left = handover::has_left(&theirs.ctl.handed_over);
-    (theirs.prod.behind.load(Ordering::Relaxed), has_left)
-}
-
-/// Its program took the proposal back while it was taken up here.
-#[test]
-fn a_far_side_that_leaves_without_an_end_has_nobody_wait_for_it() {
-    let mut far = Hostile::new();
-    assert_eq!(says(&far, 0), (1, false));
-    far.say(0, 0, Kind::Leave(LANE));
-    assert_eq!(says(&far, 0), (0, true));
-    assert_eq!(far.link.mirror().woken, [(0, News { bytes: true, room: true })]);
-    // One that has said its end before has left nothing open.
-    let mut far = Hostile::new();
-    far.say(0, 0, cursors(Words { fin: 1, ..TEN }));
-    far.say(1, 0, Kind::Leave(LANE));
-    assert_eq!(says(&far, 0), (0, false));
-}
-
-#[test]
-fn a_connection_that_is_taken_up_behind_a_failure_stays_on_tcp() {
-    for was_told in [true, false] {
-        let mut far = Hostile::new();
-        let port = far.port.clone();
-        let both = Rings { memory: far.rings.clone(), outgoing: 0..RING, incoming: RING..2 * RING };
-        far.link.open(&port, 1, 9, &both).unwrap();
-        far.link.fail(Cause::Told);
-        assert_eq!(far.link.halts().len(), 1);
-        assert!(!far.link.attach(1, 9, far.ring));
-        assert_eq!(far.link.halts().len(), 1, "as it was said");
-        assert_eq!(says(&far, 1), (0, false));
-        if was_told {
-            far.link.abandon(1);
-        } else {
-            far.link.part(true);
-        }
-        assert_eq!(says(&far, 1), (0, true));
-        let theirs = far.link.mirror().section(1, Side::Server);
-        assert_eq!(theirs.setup.done.load(Ordering::Relaxed), 1);
-    }
-}
-
-/// The link failed before that: what this side's program has sent goes over TCP.
-#[test]
-fn a_connection_that_the_far_side_has_not_opened_goes_on_over_tcp() {
-    let mut far = Hostile::new();
-    let sends = |far: &Hostile| {
-        let mine = far.link.mirror().section(0, Side::Client);
-        TxCursor::set_mark(&mine.prod, 5);
-        mine.prod.prod.store(20, Ordering::Release);
-    };
-    sends(&far);
-    far.link.mark(0);
-    far.turn();
-    far.link.fail(Cause::Told);
-    let settlement = far.link.settle(&[]);
-    assert_eq!((settlement.ended.as_slice(), settlement.rests.len()), (&[][..], 0));
-    assert_eq!(far.link.part(true), []);
-    assert_eq!(says(&far, 0), (0, true));
-    let theirs = far.link.mirror().section(0, Side::Server);
-    assert_eq!(theirs.cons.cons.load(Ordering::Relaxed), 0, "from the first byte on");
-    // One that has taken something had opened it.
-    let mut far = Hostile::new();
-    sends(&far);
-    far.link.mark(0);
-    far.turn();
-    far.say(0, 1, cursors(Words { cons: 20, marks_passed: 1, prod: 0, ..TEN }));
-    far.link.fail(Cause::Told);
-    let ended = far.link.settle(&[]).ended;
-    assert!(matches!(ended[..], [(0, Ended::Impossible(_))]), "{ended:?}");
-}
-
-/// It heard the last of it in time, this side did not.
-#[test]
-fn a_connection_that_is_over_at_the_far_side_ends_as_if_the_link_had_not_failed() {
-    let mut far = Hostile::new();
-    far.link.mirror().section(0, Side::Client).prod.prod.store(20, Ordering::Release);
-    far.link.leave(0);
-    far.turn();
-    far.turn();
-    far.say(0, 2, cursors(Words { cons: 20, prod: 0, ..TEN }));
-    far.link.fail(Cause::Told);
-    assert_eq!(far.link.settle(&[]).ended, []);
-    assert_eq!(far.link.part(true), []);
-    let theirs = far.link.mirror().section(0, Side::Server);
-    assert_eq!(theirs.setup.done.load(Ordering::Relaxed), 1);
 }

@@ -22,6 +22,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::Running;
@@ -58,6 +59,21 @@ impl Marks for All {
     fn forget(&self, _: BorrowedFd<'_>) {}
 }
 
+/// The server's answer is seen at the third look: the connection was made before.
+#[derive(Debug, Default)]
+struct Late(AtomicU32);
+
+impl Marks for Late {
+    fn answer(&self, _: BorrowedFd<'_>) -> Answer {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Answer::Connecting,
+            _ => Answer::Smc,
+        }
+    }
+
+    fn forget(&self, _: BorrowedFd<'_>) {}
+}
+
 /// An agent with a server that answers so to SYNs, which has these EIDs.
 struct World {
     agent: Agent,
@@ -73,14 +89,15 @@ impl World {
 
     /// The same, where so many bytes can be registered.
     fn with_limit(seed: u64, answer: Answer, eids: &'static [&'static str], limit: usize) -> Self {
+        Self::by(seed, Arc::new(All(answer)), eids, limit)
+    }
+
+    fn by(seed: u64, marks: Arc<dyn Marks>, eids: &'static [&'static str], limit: usize) -> Self {
         let running = Running::new(seed);
         let serving = Serving::start(running.network.host(), eids);
         let port = running.network.host_with_limit(limit);
-        let servers = Servers {
-            at: vec![serving.at.into()],
-            eids: vec![scripted::eid("SHUNT")],
-            marks: Arc::new(All(answer)),
-        };
+        let servers =
+            Servers { at: vec![serving.at.into()], eids: vec![scripted::eid("SHUNT")], marks };
         let [id, _] = ids();
         let config = Config {
             device: Wanted::Named("fake0".into(), 1),
@@ -203,6 +220,24 @@ fn a_connection_whose_link_ends_before_it_is_up_stays_on_tcp() {
     world.serving.fails_link();
     until("an answer", || second.is_declined());
     until("the report", || world.report().server_links == 0);
+}
+
+/// Of a server that speaks SMC none may be taken for one that does not: it waits for the client's word.
+#[test]
+fn an_answer_that_is_seen_behind_the_connection_counts() {
+    let world = World::by(14, Arc::new(Late::default()), &["SHUNT"], usize::MAX);
+    let mut program = world.connect(0);
+    program.until_answered();
+    program.exchange(&world.serving, 0, 1000);
+}
+
+#[test]
+fn a_server_without_an_answer_is_one_of_tcp() {
+    let world = World::new(15, Answer::Connecting, &["SHUNT"]);
+    let program = world.connect(0);
+    until("an answer", || program.is_declined());
+    assert_eq!(program.why(), Some(Reason::SmcUnspoken));
+    assert_eq!(program.exchange_over_tcp(&world.serving, 0), "no word of anything else");
 }
 
 #[test]

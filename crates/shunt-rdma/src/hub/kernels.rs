@@ -108,13 +108,18 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     fn connect(&mut self, number: u64, now: Duration) {
         let proposal = self.proposal();
         let Some(kernels) = &mut self.kernels else { return };
-        let Some(talk) = kernels.talks.get(&number) else { return };
+        let Some(talk) = kernels.talks.get_mut(&number) else { return };
         let Stage::Connecting(socket) = &talk.stage else { return };
         let made = is_made(socket.as_fd()).unwrap_or(Made::Never);
         if made == Made::No {
             return;
         }
         let answer = kernels.servers.marks.answer(socket.as_fd());
+        let is_late = made == Made::Yes && answer == Spoken::Connecting;
+        if is_late && talk.waits_for_answer(now) {
+            return;
+        }
+        let Some(talk) = kernels.talks.get(&number) else { return };
         let is_taken = kernels.takes(talk);
         let speaks = made == Made::Yes && answer == Spoken::Smc;
         let proposal = proposal.filter(|_| speaks && is_taken);

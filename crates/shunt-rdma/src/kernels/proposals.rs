@@ -91,7 +91,10 @@ impl Kernels {
             };
             let stage = Stage::Connecting(socket);
             let (at, waits, is_first, end, declined) = (None, None, false, None, None);
-            talks.push(Talk { place, use_, server, stage, at, waits, is_first, end, declined });
+            let unanswered = None;
+            let talk =
+                Talk { place, use_, server, stage, unanswered, at, waits, is_first, end, declined };
+            talks.push(talk);
         }
         for talk in talks {
             self.talks_with(talk);

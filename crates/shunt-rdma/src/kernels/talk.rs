@@ -18,6 +18,12 @@ use super::agreement::Agreement;
 use super::socket::Socket;
 use crate::mirror::Place;
 
+/// How long a server's answer to a SYN is looked for when the connection is made. The kernel tells of that a moment before the program at
+/// the control group has seen the answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Time between two looks for it.
+const LOOK_FOR_ANSWER: Duration = Duration::from_millis(1);
+
 /// How far it is.
 #[derive(Debug)]
 pub(crate) enum Stage {
@@ -35,6 +41,8 @@ pub(crate) struct Talk {
     pub(crate) use_: u32,
     pub(crate) server: SocketAddr,
     pub(crate) stage: Stage,
+    /// The TCP connection is made, and the server's answer to its SYN is not seen yet.
+    pub(crate) unanswered: Option<Unanswered>,
     /// Its place in a link group, once the server has accepted.
     pub(crate) at: Option<(LinkName, usize)>,
     /// The server has accepted it on a link that is not up here yet.
@@ -45,6 +53,14 @@ pub(crate) struct Talk {
     pub(crate) end: Option<End>,
     /// The connection stays on TCP.
     pub(crate) declined: Option<Declined>,
+}
+
+/// When to look for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unanswered {
+    look_at: Duration,
+    /// From then on there is none.
+    until: Duration,
 }
 
 /// That a connection stays on TCP, and why.
@@ -68,6 +84,7 @@ impl Talk {
     /// What to wait for.
     pub(crate) fn wants(&self) -> PollFlags {
         match &self.stage {
+            Stage::Connecting(_) if self.unanswered.is_some() => PollFlags::empty(),
             Stage::Connecting(_) => PollFlags::OUT,
             Stage::Agreeing(agreement) => agreement.wants(),
         }
@@ -83,9 +100,16 @@ impl Talk {
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match &self.stage {
-            Stage::Connecting(_) => None,
+            Stage::Connecting(_) => self.unanswered.map(|unanswered| unanswered.look_at),
             Stage::Agreeing(agreement) => agreement.deadline(),
         }
+    }
+
+    /// The server's answer is not seen yet. False: it was looked for long enough.
+    pub(crate) fn waits_for_answer(&mut self, now: Duration) -> bool {
+        let until = self.unanswered.map_or(now + ANSWER, |before| before.until);
+        self.unanswered = Some(Unanswered { look_at: now + LOOK_FOR_ANSWER, until });
+        now < until
     }
 
     /// The server is asked.

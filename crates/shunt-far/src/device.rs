@@ -1,5 +1,7 @@
 //! What a link has of its device: a queue pair, and the buffers of its messages.
 
+use core::ops::Range;
+
 use shunt_verbs::port::{Pair, Patience, Port, Region};
 use shunt_verbs::value::{
     Access, Capacity, Operation, PacketNumber, PairNumber, PeerPair, Piece, ReceiveRequest, Remote,
@@ -55,6 +57,19 @@ pub(crate) struct Registered<P: Port> {
 }
 
 impl<P: Port> Registered<P> {
+    /// Those at these places of a memory.
+    pub(crate) fn of(
+        port: &P,
+        memory: &Memory,
+        (outgoing, incoming): (&Range<usize>, &Range<usize>),
+    ) -> Result<Self, Refused> {
+        let register = |range: &Range<usize>, access| port.register(memory, range.clone(), access);
+        Ok(Self {
+            outgoing: register(outgoing, Access::Local)?,
+            incoming: register(incoming, Access::RemoteWrite)?,
+        })
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.outgoing.length() + self.incoming.length()
     }

@@ -132,7 +132,8 @@ impl Lane {
         most: u64,
     ) -> Result<Option<Posting>, Broken> {
         if self.is_broken {
-            return Ok(None);
+            // Said once more where it was lost with a queue pair.
+            return Ok((self.told.closed != RESET).then(|| self.reset()));
         }
         let heard = self.heard.marks;
         if heard != self.told.heard {
@@ -172,6 +173,35 @@ impl Lane {
             return Err(self.broken(violation));
         }
         Ok((words != self.told).then_some(Posting { span, words, has_more }))
+    }
+
+    /// What the far side has said last.
+    #[must_use]
+    pub const fn said(&self) -> Words {
+        self.heard
+    }
+
+    /// The link goes on with another queue pair, and this is what the far side has heard last: all that lies behind goes there once more.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn restart(&mut self, far: &Words, ring: u64) -> Result<(), Impossible> {
+        // What was said last might follow that; and the far program has taken, and passed, no more than it has heard.
+        check(&self.told, far, &self.heard, ring)?;
+        self.resume(far.prod)?;
+        if !is_within(far.marks, self.heard.marks_passed, MOST_MARKS) {
+            return Err(Impossible::Marks);
+        }
+        // The far program sets no more marks than it has heard to be passed, and two.
+        let passed = [(self.told.marks_passed, far.marks_passed), (self.told.heard, far.heard)];
+        if passed.iter().any(|(told, heard)| !is_within(*told, *heard, MOST_MARKS)) {
+            return Err(Impossible::Passed);
+        }
+        if far.closed > DEAF {
+            return Err(Impossible::End);
+        }
+        (self.told, self.reader) = (*far, RxCursor::at(far.prod));
+        Ok(())
     }
 
     fn broken(&mut self, violation: shunt_shm::Violation) -> Broken {
@@ -453,8 +483,16 @@ mod tests {
             let (mut lane, mine, _) = lane();
             with(&mine);
             let broken = lane.gather(&mine, RING, 1000).unwrap_err();
+            let reset = lane.reset();
+            assert_eq!(reset.words, Words { closed: RESET, ..lane.told });
+            assert_eq!(lane.gather(&mine, RING, 1000), Ok(Some(reset)), "until that is posted");
+            lane.post(&reset, RING);
             assert_eq!(lane.gather(&mine, RING, 1000), Ok(None));
-            assert_eq!(lane.reset().words, Words { closed: RESET, ..lane.told });
+            // And again where it was lost with a queue pair.
+            lane.restart(&Words { prod: 100, ..Words::default() }, RING).unwrap();
+            assert!(
+                matches!(lane.gather(&mine, RING, 1000), Ok(Some(it)) if it.words.closed == RESET)
+            );
             broken.0
         };
         let store = |word: &shunt_shm::sync::AtomicU64, to| word.store(to, Ordering::Relaxed);

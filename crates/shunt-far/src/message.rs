@@ -77,6 +77,29 @@ pub struct Words {
     pub state: u32,
 }
 
+impl Words {
+    /// Bytes of them in a message.
+    pub const LEN: usize = LEN - field::PROD.start;
+
+    /// Their bytes, as they are in a message.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; LEN];
+        put(&mut bytes, self);
+        let mut words = [0; Self::LEN];
+        words.copy_from_slice(&bytes[field::PROD.start..]);
+        words
+    }
+
+    /// Those that have these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8; Self::LEN]) -> Self {
+        let mut message = [0; LEN];
+        message[field::PROD.start..].copy_from_slice(bytes);
+        words(&message)
+    }
+}
+
 /// What a message is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -289,6 +312,9 @@ mod tests {
         let (message, bytes) = golden();
         assert_eq!(message.bytes(), bytes);
         assert_eq!(Message::parse(&bytes), Ok(message));
+        let Kind::Cursors(_, words) = message.kind else { unreachable!() };
+        assert_eq!(words.bytes(), bytes[16..]);
+        assert_eq!(Words::of(&words.bytes()), words);
     }
 
     #[test]

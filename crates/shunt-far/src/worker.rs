@@ -15,7 +15,7 @@ use shunt_verbs::port::{BATCH, Channel, Completions, Port, Queue};
 use shunt_verbs::value::{PacketNumber, PairNumber, PeerPair};
 
 use crate::kernel::{self, KernelLink};
-use crate::link::{Cause, Link, Settings};
+use crate::link::{Cause, Link, Position, Settings};
 use crate::mirror::Mirror;
 
 /// How a worker calls one of its links: numbers of queue pairs are used again.
@@ -109,6 +109,30 @@ impl<P: Port, M: Mirror> Worker<P, M> {
         self.pairs.insert(described.number, name);
         self.links.insert(name, link);
         Ok(described)
+    }
+
+    /// Another queue pair for a link that has failed, on the device that there is now: see [`Link::renew`].
+    ///
+    /// # Errors
+    /// As for [`Self::add`]; [`Refused::State`] also where there is no such link, or it has not failed.
+    pub fn renew(
+        &mut self,
+        name: Name,
+        port: &P,
+        settings: Settings,
+        first: PacketNumber,
+    ) -> Result<(PeerPair, Vec<Position>), Refused> {
+        let completions = settings.completions();
+        // The queue has room for what the one of before may still have in it.
+        let (_, used) = self.room_for(completions)?;
+        let OfDevice { queue, .. } = self.device.as_ref().ok_or(Refused::State)?;
+        let link = self.links.get_mut(&name).ok_or(Refused::State)?;
+        let before = link.described().number;
+        let renewed = link.renew(port, queue, first)?;
+        self.used = used;
+        self.forget(name, before, completions);
+        self.pairs.insert(renewed.0.number, name);
+        Ok(renewed)
     }
 
     /// The same of a link to a kernel.

@@ -58,7 +58,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
     pub fn measure(&mut self, load: Load, far: Remote, now: Duration) -> Result<(), NotMeasured> {
         let has_queue = u32::from(self.settings.messages) > 2 * MESSAGES;
         let (Some(scratch), true, None) =
-            (&self.scratch, self.is_connected && has_queue, self.cause)
+            (&self.scratch, self.is_connected && !self.is_held && has_queue, self.cause)
         else {
             return Err(NotMeasured::Link);
         };

@@ -4,7 +4,8 @@
 //! [`Link::open`], and [`Link::attach`] when the far side has opened it, too. Then, whenever a program has published something,
 //! [`Link::mark`]; for each completion [`Link::complete`]; [`Link::pump`] behind both, which posts what there is to post; and
 //! [`Link::tick`] at [`Link::deadline`]. After a failure ([`Link::cause`]) come [`Link::halts`],
-//! [`Link::settle`] with the far side's, [`Link::rest`] with what it sends then, and [`Link::part`].
+//! [`Link::settle`] with the far side's, [`Link::rest`] with what it sends then, and [`Link::part`]. Or, before anything was said of where
+//! connections stood, [`Link::renew`] and [`Link::go_on`].
 //!
 //! **Receives.** Each side has [`Settings::messages`] receive requests, and never has more messages unacknowledged than the
 //! other side has requests. A message acknowledges all that its sender has taken, after their requests were posted again. The
@@ -18,6 +19,7 @@
 //!
 //! **Measuring.** [`Link::scratch`] and [`Link::measure`], while no connection has anything to say ([`Link::is_quiet`]).
 
+mod failover;
 mod failure;
 mod load;
 mod measure;
@@ -26,20 +28,20 @@ mod settings;
 mod waiting;
 mod writes;
 
-use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use shunt_shm::sync::{Ordering, store_load_fence};
 use shunt_verbs::Refused;
 use shunt_verbs::port::{Port, Region};
-use shunt_verbs::value::{Access, Completion, Done, PacketNumber, PeerPair, Remote};
+use shunt_verbs::value::{Completion, Done, PacketNumber, PeerPair, Remote};
 
 use crate::device::{OfDevice, Registered};
 use crate::lane::Lane;
 use crate::message::{self, Kind, Message, Words};
 use crate::mirror::{Mirror, News, break_off, end_for_program, leave_to_tcp};
 use crate::turns::{InFlight, Turns};
+pub use failover::Position;
 pub use failure::Settlement;
 use load::Measuring;
 pub use load::{BULK, Load, NotMeasured, SCRATCH};
@@ -60,6 +62,8 @@ struct Open<P: Port> {
     /// The far ring.
     far: Option<Remote>,
     leave: Leave,
+    /// The link has had another queue pair since, and the far side had not opened it: it will not be.
+    is_void: bool,
     /// The link has failed, and the program was told that the connection is reset.
     is_broken_off: bool,
 }
@@ -100,7 +104,11 @@ pub struct Link<P: Port, M> {
     /// When a connection last had something to say, on either side.
     moved: Option<Duration>,
     is_connected: bool,
+    /// It says nothing before the far side has.
+    is_held: bool,
     cause: Option<Cause>,
+    /// How often it has gone on with another queue pair.
+    renewals: u32,
     /// Both sides have said where they stood.
     is_settled: bool,
     events: VecDeque<Event>,
@@ -145,7 +153,9 @@ impl<P: Port, M: Mirror> Link<P, M> {
             waiting: None,
             moved: None,
             is_connected: false,
+            is_held: false,
             cause: None,
+            renewals: 0,
             is_settled: false,
             events: VecDeque::new(),
         })
@@ -174,6 +184,11 @@ impl<P: Port, M: Mirror> Link<P, M> {
     /// Why it has failed; `None`: it has not.
     pub const fn cause(&self) -> Option<Cause> {
         self.cause
+    }
+
+    /// How often it has gone on with another queue pair: it may fail, and be answered, once with each.
+    pub const fn renewals(&self) -> u32 {
+        self.renewals
     }
 
     /// What has happened since. `None`: nothing more.
@@ -224,30 +239,27 @@ impl<P: Port, M: Mirror> Link<P, M> {
         let is_whole = rings.outgoing.len() == ring && rings.incoming.len() == ring;
         let place = self.lanes.get_mut(slot).filter(|place| place.is_none() && is_whole);
         let place = place.ok_or(NotOpened::Place)?;
-        let register = |range: &Range<usize>, access| {
-            port.register(&rings.memory, range.clone(), access).map_err(NotOpened::Memory)
-        };
-        let outgoing = register(&rings.outgoing, Access::Local)?;
-        let incoming = register(&rings.incoming, Access::RemoteWrite)?;
-        let remote = incoming.as_remote();
+        let registered = rings.register(port).map_err(NotOpened::Memory)?;
+        let remote = registered.incoming.as_remote();
         *place = Some(Open {
             generation,
             lane: Lane::default(),
-            registered: Some(Registered { outgoing, incoming }),
+            registered: Some(registered),
             rings: rings.clone(),
             far: None,
             leave: Leave::default(),
+            is_void: false,
             is_broken_off: false,
         });
         Ok(remote)
     }
 
     /// The far side has opened the place as well: where its ring is. False: there is no such connection, or the link has failed, and
-    /// where its connections stood may have been said.
+    /// where its connections stood may have been said. So it stays where the link has gone on with another queue pair.
     #[must_use]
     pub fn attach(&mut self, slot: usize, generation: u32, far: Remote) -> bool {
         let open = self.lanes.get_mut(slot).and_then(Option::as_mut);
-        let open = open.filter(|_| self.cause.is_none());
+        let open = open.filter(|open| self.cause.is_none() && !open.is_void);
         let Some(open) = open.filter(|open| open.generation == generation) else { return false };
         open.far = Some(far);
         open.lane.begin(self.mirror.section(slot, self.mirror.side(slot).other()));
@@ -332,7 +344,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
 
     /// Posts what the marked connections have published, as far as there is room, and acknowledges.
     pub fn pump(&mut self, now: Duration) {
-        if !self.is_connected {
+        if !self.is_connected || self.is_held {
             return;
         }
         // The last place is kept, see above.
@@ -481,6 +493,7 @@ impl<P: Port, M: Mirror> Link<P, M> {
             return self.fail(Cause::Order);
         }
         self.taken = self.taken.wrapping_add(1);
+        self.is_held = false;
         self.acknowledged = message.taken;
         if news > 0 {
             self.waiting = (news < unacknowledged).then_some(Waiting::from(now));

@@ -42,6 +42,23 @@ pub enum Cause {
     Smc(shunt_smc::link::Cause),
 }
 
+impl Cause {
+    /// True where the link may go on with another queue pair: no rule was broken, and it was not to end.
+    #[must_use]
+    pub const fn is_curable(self) -> bool {
+        matches!(
+            self,
+            Self::Request(_)
+                | Self::Refused
+                | Self::Device
+                | Self::Silence
+                | Self::Pair
+                | Self::Lost(_)
+                | Self::Told
+        )
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

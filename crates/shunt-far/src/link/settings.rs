@@ -3,9 +3,10 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use shunt_verbs::Memory;
+use shunt_verbs::port::Port;
+use shunt_verbs::{Memory, Refused};
 
-use crate::device::Sizes;
+use crate::device::{Registered, Sizes};
 
 /// Bytes of a buffer for a message.
 pub(super) const BUFFER: usize = 128;
@@ -43,6 +44,13 @@ impl Settings {
     #[must_use]
     pub const fn completions(self) -> u32 {
         self.sizes().completions()
+    }
+}
+
+impl Rings {
+    /// Both, for a device to send from and to receive into.
+    pub(super) fn register<P: Port>(&self, port: &P) -> Result<Registered<P>, Refused> {
+        Registered::of(port, &self.memory, (&self.outgoing, &self.incoming))
     }
 }
 

@@ -3,19 +3,11 @@
 use shunt_far::link::{Ended, Rings};
 use shunt_far::message::{Kind, Words};
 use shunt_far::{Cause, Mirror, News};
-use shunt_shm::handover;
 use shunt_shm::region::Side;
 use shunt_shm::ring::TxCursor;
 use shunt_shm::sync::Ordering;
 
-use crate::hostile::{Hostile, LANE, RING, TEN, cursors};
-
-/// Whether the local program waits for the far one's end, and whether it heard that the far one has left.
-fn says(far: &Hostile, slot: usize) -> (u32, bool) {
-    let theirs = far.link.mirror().section(slot, Side::Server);
-    let has_left = handover::has_left(&theirs.ctl.handed_over);
-    (theirs.prod.behind.load(Ordering::Relaxed), has_left)
-}
+use crate::hostile::{Hostile, LANE, RING, TEN, cursors, says};
 
 /// Its program took the proposal back while it was taken up here.
 #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use shunt_far::link::{Event, Rings};
+use shunt_far::link::{Event, Position, Rings};
 use shunt_far::message::{Kind, LEN, Lane, Malformed, Words};
 use shunt_far::{Cause, Link, Message, Mirror, News, Settings, Worker};
+use shunt_shm::handover;
 use shunt_shm::region::{RESET, Section, Side};
 use shunt_shm::sync::Ordering;
 use shunt_verbs::fake::{FakePair, FakePort, FakeQueue, FakeRegion, Faults, Network};
@@ -64,6 +65,13 @@ pub struct Hostile {
     pub ring: Remote,
 }
 
+/// Whether the local program waits for the far one's end, and whether it heard that the far one has left.
+pub fn says(far: &Hostile, slot: usize) -> (u32, bool) {
+    let theirs = far.link.mirror().section(slot, Side::Server);
+    let has_left = handover::has_left(&theirs.ctl.handed_over);
+    (theirs.prod.behind.load(Ordering::Relaxed), has_left)
+}
+
 impl Hostile {
     pub fn new() -> Self {
         let network = Network::new(1, Faults::NONE);
@@ -111,6 +119,11 @@ impl Hostile {
     pub fn say(&mut self, number: u32, taken: u32, kind: Kind) {
         self.post(Operation::Send, &Message { number, taken, kind }.bytes());
         self.turn();
+    }
+
+    /// Another queue pair for the link.
+    pub fn renew(&mut self) -> Result<(PeerPair, Vec<Position>), Refused> {
+        self.link.renew(&self.port, &self.queue, PacketNumber::new(7))
     }
 
     /// The link's agent gets to run.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use shunt_far::link::{Event, Load, Rings};
+use shunt_far::link::{Event, Load, Position, Rings};
 use shunt_far::{Cause, Link, Mirror, News, Settings, Worker};
 use shunt_shm::region::{Section, Side, shape};
 use shunt_shm::ring::{Content, RxCursor, Span, TxCursor, UNLIMITED};
@@ -75,6 +75,7 @@ pub struct End {
     pub side: Side,
     worker: Worker<FakePort, SimMirror>,
     port: FakePort,
+    settings: Settings,
     sections: Sections,
     memory: Memory,
     ring: u64,
@@ -108,7 +109,8 @@ impl End {
             sections: sections.clone(),
             news: vec![News::default(); sizes.lanes],
         };
-        let mut worker = Worker::new(&port, 1, 1, settings).unwrap();
+        // A queue pair that takes the place of another one has room beside it.
+        let mut worker = Worker::new(&port, 1, 2, settings).unwrap();
         let described = worker.add(NAME, &port, mirror, settings, PacketNumber::new(5)).unwrap();
         let memory = Memory::new(sizes.lanes * 2 * ring as usize).unwrap();
         let programs = (0..sizes.lanes).map(|_| Program::default()).collect();
@@ -116,6 +118,7 @@ impl End {
             side,
             worker,
             port,
+            settings,
             sections,
             memory,
             ring,
@@ -336,6 +339,23 @@ impl End {
     pub fn lose(&mut self) {
         self.worker.let_go(Cause::Lost(Loss::Failed));
         assert_eq!(self.port.objects(), 0);
+    }
+
+    /// Another queue pair, for a link that has failed. On a device that was lost, it is found again.
+    pub fn renew(&mut self) -> (PeerPair, Vec<Position>) {
+        let (port, settings) = (self.port.clone(), self.settings);
+        if self.worker.channel().is_none() {
+            self.worker.take_up(&port, 1).unwrap();
+        }
+        self.was_marked = true;
+        self.worker.renew(NAME, &port, settings, PacketNumber::new(77)).unwrap()
+    }
+
+    /// Goes on with it.
+    pub fn go_on(&mut self, (pair, far): &(PeerPair, Vec<Position>), waits: bool) {
+        self.was_marked = true;
+        let now = self.now;
+        assert_eq!(self.link().go_on((pair, far), waits, now), Ok(()));
     }
 
     pub fn wait(&mut self, time: Duration) {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use shunt_far::link::Position;
 use shunt_far::{Cause, Halt};
 use shunt_shm::region::Side;
 use shunt_verbs::fake::{Faults, Network};
+use shunt_verbs::value::PeerPair;
 
 use crate::end::{End, Taken, byte, settings};
 use crate::plan::{Action, Plan};
@@ -12,11 +14,14 @@ use crate::plan::{Action, Plan};
 /// Steps in which the devices come to rest.
 const REST: usize = 100_000;
 
+/// Who begins where a link has failed.
+const FIRST: usize = 0;
+
 /// How a history ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// All arrived over the link.
-    Whole,
+    /// All arrived over the link, which had other queue pairs so many times.
+    Whole { renewed: usize },
     /// The link failed, and so many bytes went over TCP, or from agent to agent.
     Failed { silent: bool, resent: u64, rest: u64 },
 }
@@ -29,6 +34,16 @@ pub struct World {
     silence: Duration,
     /// What each agent said to the other one when its link had failed.
     halts: [Option<Vec<Halt>>; 2],
+    /// The link goes on with another queue pair when it has failed; `None`: it does not, or not any more.
+    renewal: Option<Renewal>,
+    renewed: usize,
+}
+
+/// What each side has said of its new queue pair, and whether it has gone on.
+#[derive(Default)]
+struct Renewal {
+    said: [Option<(PeerPair, Vec<Position>)>; 2],
+    went_on: [bool; 2],
 }
 
 impl World {
@@ -50,7 +65,8 @@ impl World {
         let silence = settings(plan.sizes).silence;
         let halts = [None, None];
         let (lanes, stays) = (plan.sizes.lanes, plan.stays);
-        Self { network, ends: [one, two], lanes, stays, silence, halts }
+        let renewal = plan.renews.then(Renewal::default);
+        Self { network, ends: [one, two], lanes, stays, silence, halts, renewal, renewed: 0 }
     }
 
     /// Measurements that came to an end.
@@ -64,6 +80,59 @@ impl World {
 
     fn has_failed(&mut self, who: usize) -> bool {
         self.ends[who].link().cause().is_some()
+    }
+
+    /// Its program knows of no failure.
+    fn is_in_ring(&mut self, who: usize) -> bool {
+        self.renewal.is_some() || !self.has_failed(who)
+    }
+
+    /// An agent makes another queue pair for a link that has failed, or of whose failure it hears. The second one of both, which hears what
+    /// the first one says, goes on at once, and waits for the first one to do so.
+    fn renew(&mut self, who: usize) {
+        let Some(renewal) = &mut self.renewal else { return };
+        let is_due = renewal.said[who].is_none() && (who == FIRST || renewal.said[FIRST].is_some());
+        if !is_due || self.ends.iter_mut().all(|end| end.link().cause().is_none()) {
+            return;
+        }
+        self.ends[who].link().fail(Cause::Told);
+        let said = self.ends[who].renew();
+        if let Some(first) = renewal.said[FIRST].as_ref() {
+            self.ends[who].go_on(first, true);
+            renewal.went_on[who] = true;
+        }
+        renewal.said[who] = Some(said);
+    }
+
+    fn go_on_renewed(&mut self) {
+        let second = self.renewal.as_ref().and_then(|renewal| renewal.said[1 - FIRST].as_ref());
+        let Some(second) = second else { return };
+        self.ends[FIRST].go_on(second, false);
+        self.renewal = Some(Renewal::default());
+        self.renewed += 1;
+    }
+
+    /// A link that fails before both sides have gone on fails for good.
+    fn see_to_renewal(&mut self) {
+        let went_on = self.renewal.as_ref().map_or([false; 2], |renewal| renewal.went_on);
+        if (0..2).any(|who| went_on[who] && self.has_failed(who)) {
+            self.renewal = None;
+        }
+    }
+
+    /// The agents do all that there is to do for it.
+    fn renew_all(&mut self) {
+        for _ in 0..20 {
+            self.see_to_renewal();
+            if self.renewal.is_none() || !(self.has_failed(0) || self.has_failed(1)) {
+                break;
+            }
+            (0..2).for_each(|who| self.renew(who));
+            self.go_on_renewed();
+            self.settle();
+        }
+        self.renewal = None;
+        self.note_halts();
     }
 
     fn take(&mut self, who: usize, lane: usize, len: usize) {
@@ -102,7 +171,7 @@ impl World {
             | Action::BeginToEnd(who, _)
             | Action::End(who, _)
             | Action::Take(who, ..)
-                if self.has_failed(who) => {}
+                if !self.is_in_ring(who) => {}
             Action::Send(who, lane, len) => self.ends[who].send(lane, len),
             Action::Take(who, lane, len) => self.take(who, lane, len),
             Action::Mark(..) if self.stays => {}
@@ -114,13 +183,26 @@ impl World {
             Action::Wait(milliseconds) => self.wait(Duration::from_millis(milliseconds)),
             Action::Tell => self.tell(),
             Action::Measure(who, load) => self.ends[who].measure(load),
-            Action::Lose(who) => self.ends[who].lose(),
+            Action::Lose(who) => self.lose(who),
+            Action::Fail(who) => self.ends[who].link().fail(Cause::Told),
+            Action::Renew(who) => self.renew(who),
+            Action::GoOn => self.go_on_renewed(),
         }
+        self.see_to_renewal();
         self.note_halts();
+    }
+
+    /// A queue pair that was lost before it was connected is one too many.
+    fn lose(&mut self, who: usize) {
+        self.ends[who].lose();
+        self.renewal.take_if(|renewal| renewal.said[who].is_some());
     }
 
     /// An agent says at once where its connections stand.
     fn note_halts(&mut self) {
+        if self.renewal.is_some() {
+            return;
+        }
         for (end, halts) in self.ends.iter_mut().zip(&mut self.halts) {
             if halts.is_none() && end.link().cause().is_some() {
                 *halts = Some(end.link().halts());
@@ -147,7 +229,7 @@ impl World {
             for who in 0..2 {
                 self.ends[who].work(&self.network);
                 for lane in 0..self.lanes {
-                    if !self.has_failed(who) {
+                    if self.is_in_ring(who) {
                         self.take(who, lane, usize::MAX);
                     }
                 }
@@ -187,7 +269,12 @@ impl World {
 
     pub fn run(&mut self, plan: &Plan) -> Outcome {
         plan.actions.iter().for_each(|action| self.act(*action));
+        let may_renew = self.renewal.is_some();
         self.settle();
+        self.renew_all();
+        if may_renew && plan.is_curable() {
+            assert!(self.is_whole(), "it does not go on");
+        }
         // Tests are for completions that stay away, and nothing else waits for them.
         assert!(!plan.is_harmless() || self.is_whole(), "it goes on only after a while");
         if plan.is_harmless() {
@@ -215,7 +302,7 @@ impl World {
         }
         assert!(self.is_whole(), "it neither failed nor arrived");
         self.leave(plan);
-        Outcome::Whole
+        Outcome::Whole { renewed: self.renewed }
     }
 
     /// Both programs send once more and leave, and the places become free.
@@ -227,14 +314,20 @@ impl World {
             }
         }
         self.network.set_faults(Faults::NONE);
-        // The agents run while the last bytes are on their way.
+        // The agents run while the last bytes are on their way, and some links fail.
+        let fails_at = plan.seed as usize % 60;
         for turn in 0..40 {
             self.ends[turn % 2].work(&self.network);
+            if turn == fails_at && plan.renews {
+                self.ends[turn % 2].link().fail(Cause::Told);
+                self.renewal = Some(Renewal::default());
+                self.renew_all();
+            }
         }
         self.settle();
         self.wait(self.silence / 2);
         self.settle();
-        if plan.is_harmless() {
+        if plan.is_harmless() || plan.is_curable() {
             assert_eq!(
                 self.ends.each_ref().map(|end| end.free),
                 [self.lanes; 2],
@@ -242,7 +335,9 @@ impl World {
             );
             let registered = self.ends.each_mut().map(|end| end.link().registered());
             assert_eq!(registered, [0; 2]);
-            assert!(self.is_whole(), "the last bytes are missing");
+            // A side that has left is told no more of what came just before its link failed: its program does not read any more.
+            let has_failed = plan.renews && fails_at < 40;
+            assert!(has_failed || self.is_whole(), "the last bytes are missing");
             self.wait(self.silence);
             assert_eq!(self.ends.each_mut().map(|end| end.link().cause()), [None; 2]);
         }

@@ -18,7 +18,7 @@ impl<'a> Reader<'a> {
         Ok(field)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (field, rest) = self.0.split_first_chunk().ok_or(Malformed::Short)?;
         self.0 = rest;
         Ok(*field)

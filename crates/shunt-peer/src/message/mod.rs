@@ -25,6 +25,8 @@
 //! | 17 | [`Message::Measurable`] | group 4, wake-up 4, address 8, key 4, length 4 |
 //! | 18 | [`Message::NotMeasurable`] | group 4, why 1 |
 //! | 19 | [`Message::Judged`] | judgement 1 |
+//! | 20 | [`Message::Failed`] | group 4 |
+//! | 21, 22 | [`Message::Renew`], [`Message::Renewed`] | group 4, GID 16, queue pair 4, first packet 4, MTU 1, number 2, then slot 2, use 4, [`Words`](shunt_far::message::Words) 72, left 1, address 8, key 4 each |
 
 mod bounds;
 mod bytes;
@@ -37,8 +39,8 @@ use shunt_far::lane::Rest;
 pub use bounds::{ADDRESSES, LISTENERS, LONGEST, Malformed, NAME, SLOTS};
 use bytes::{Reader, Writer};
 pub use value::{
-    Bye, Device, Group, Halted, Hello, Judgement, Lane, Measurable, Place, Refusal, Region, Token,
-    is_reachable,
+    Bye, Device, Group, Halted, Hello, Judgement, Lane, Measurable, Place, Refusal, Region,
+    Renewal, Token, is_reachable,
 };
 
 /// A message.
@@ -79,6 +81,12 @@ pub enum Message {
     NotMeasurable(u32, Refusal),
     /// Whether the sender promotes connections with the receiver's host.
     Judged(Judgement),
+    /// The link of a link group that the receiver has offered has failed: it may go on with another queue pair, and says so first.
+    Failed(u32),
+    /// The link of a link group that the sender has offered has failed, and is to go on: the sender's new queue pair.
+    Renew(Renewal),
+    /// The answer: the sender's, which is connected. The other answer is [`Self::Halted`].
+    Renewed(Renewal),
     /// The sender is there.
     Ping,
     /// The sender ends the connection.
@@ -104,6 +112,9 @@ const MEASURE: u8 = 16;
 const MEASURABLE: u8 = 17;
 const NOT_MEASURABLE: u8 = 18;
 const JUDGED: u8 = 19;
+const FAILED: u8 = 20;
+const RENEW: u8 = 21;
+const RENEWED: u8 = 22;
 
 impl Message {
     /// Reads a message.
@@ -134,6 +145,9 @@ impl Message {
             MEASURABLE => Self::Measurable(Measurable::read(from.u32()?, from)?),
             NOT_MEASURABLE => Self::NotMeasurable(from.u32()?, Refusal::read(from)?),
             JUDGED => Self::Judged(Judgement::read(from)?),
+            FAILED => Self::Failed(from.u32()?),
+            RENEW => Self::Renew(Renewal::read(from)?),
+            RENEWED => Self::Renewed(Renewal::read(from)?),
             PING => Self::Ping,
             BYE => Self::Bye(Bye::read(from)?),
             _ => return Err(Malformed::Kind),
@@ -180,6 +194,11 @@ impl Message {
             Self::Measurable(it) => it.write(to.u8(MEASURABLE).u32(it.group)),
             Self::NotMeasurable(group, why) => why.write(to.u8(NOT_MEASURABLE).u32(*group)),
             Self::Judged(judgement) => judgement.write(to.u8(JUDGED)),
+            Self::Failed(group) => {
+                to.u8(FAILED).u32(*group);
+            }
+            Self::Renew(renewal) => renewal.write(to.u8(RENEW)),
+            Self::Renewed(renewal) => renewal.write(to.u8(RENEWED)),
             Self::Ping => {
                 to.u8(PING);
             }

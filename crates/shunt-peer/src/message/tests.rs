@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 use shunt_far::Halt;
 use shunt_far::lane::{End, PIECE, Stand};
+use shunt_far::link::Position;
+use shunt_far::message::Words;
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::*;
@@ -76,7 +78,18 @@ fn all() -> Vec<Message> {
         Message::Measurable(MEASURABLE),
         Message::NotMeasurable(5, Refusal::Busy),
         Message::Judged(Judgement::Slower),
+        Message::Failed(5),
+        Message::Renew(renewal()),
+        Message::Renewed(renewal()),
     ]
+}
+
+fn renewal() -> Renewal {
+    let Group { group, pair } = group();
+    let heard = Words { prod: 1 << 40, marks: 3, state: 1 << 24, ..Words::default() };
+    let ring = REGION.at;
+    let position = |slot, has_left| Position { slot, generation: 7, heard, has_left, ring };
+    Renewal { group, pair, positions: vec![position(0, false), position(255, true)] }
 }
 
 fn rest() -> Rest {
@@ -87,7 +100,7 @@ fn rest() -> Rest {
 #[test]
 fn golden_bytes() {
     #[rustfmt::skip]
-    let expected: [&[u8]; 7] = [
+    let expected: [&[u8]; 8] = [
         &[
             1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 0, 0, 0, 32, 1, 0, 1, 3, b'd', b'b', b'1',
         ],
@@ -123,9 +136,23 @@ fn golden_bytes() {
             17, 0x41, 0x42, 0x43, 0x44, 0x51, 0x52, 0x53, 0x54,
             0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34, 0, 4, 0, 0,
         ],
+        &[
+            21, 0xc1, 0xc2, 0xc3, 0xc4, 0xfe, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7,
+            0, 0xa1, 0xa2, 0xa3, 0, 0xb1, 0xb2, 0xb3, 5, 0, 2,
+            0, 0, 0, 0, 0, 7,
+            0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
+            0, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34,
+            0, 255, 0, 0, 0, 7,
+            0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
+            1, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34,
+        ],
     ];
     let all = all();
-    let some = [0, 3, 6, 9, 13, 15, 16].map(|at: usize| &all[at]);
+    let some = [0, 3, 6, 9, 13, 15, 16, 20].map(|at: usize| &all[at]);
     for (message, bytes) in some.into_iter().zip(expected) {
         assert_eq!(message.bytes(), bytes, "{message:?}");
     }
@@ -142,7 +169,7 @@ fn every_kind_comes_back_and_no_part_of_it_is_one() {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Message::parse(&longer), Err(Malformed::Long), "{message:?}");
     }
-    for kind in [0, 20, 255] {
+    for kind in [0, 23, 255] {
         assert_eq!(Message::parse(&[kind]), Err(Malformed::Kind));
     }
 }
@@ -187,7 +214,7 @@ fn impossible_fields_are_refused() {
     nothing[23..27].fill(0);
     assert_eq!(Message::parse(&nothing), value);
     // The same of memory to measure with, and a judgement that there is not.
-    let [.., measure, _, _, judged] = &all()[..] else { unreachable!() };
+    let [.., measure, _, _, judged, _, _, _] = &all()[..] else { unreachable!() };
     let mut nothing = measure.bytes();
     nothing[37..41].fill(0);
     assert_eq!(Message::parse(&nothing), value);
@@ -211,6 +238,9 @@ fn a_place_halts_once() {
     let halt = Halt { slot: 3, generation: 7, stand: Stand::default() };
     let twice = Message::Halted(Halted { group: 5, halts: vec![halt, halt] });
     assert_eq!(Message::parse(&twice.bytes()), Err(Malformed::Value));
+    let mut twice = renewal();
+    twice.positions[1] = twice.positions[0];
+    assert_eq!(Message::parse(&Message::Renew(twice).bytes()), Err(Malformed::Value));
 }
 
 #[test]
@@ -240,7 +270,7 @@ fn lists_are_bounded() {
 proptest! {
     #[test]
     fn bytes_and_values_are_the_same(
-        which in 0_usize..19,
+        which in 0_usize..22,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let mut bytes = all()[which].bytes();

@@ -5,6 +5,8 @@ use core::net::{IpAddr, SocketAddr};
 
 use shunt_far::Halt;
 use shunt_far::lane::{End, PIECE, Rest, Stand};
+use shunt_far::link::Position;
+use shunt_far::message::Words;
 use shunt_verbs::value::{Gid, Mtu, PacketNumber, PairNumber, PeerPair, Remote, RemoteKey};
 
 use super::bounds::{Malformed, NAME, SLOTS};
@@ -86,6 +88,17 @@ pub struct Halted {
     pub group: u32,
     /// One of each connection; at most [`SLOTS`], each place once.
     pub halts: Vec<Halt>,
+}
+
+/// A link group goes on with another queue pair.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renewal {
+    /// The link group.
+    pub group: u32,
+    /// The sender's queue pair.
+    pub pair: PeerPair,
+    /// Where each connection is; at most [`SLOTS`], each place once.
+    pub positions: Vec<Position>,
 }
 
 /// What a side needs to measure a link group against TCP.
@@ -335,11 +348,56 @@ impl Lane {
     }
 }
 
+/// Places of a list, each of them there once.
+struct Places([bool; SLOTS]);
+
+impl Places {
+    const fn new() -> Self {
+        Self([false; SLOTS])
+    }
+
+    fn read(&mut self, from: &mut Reader<'_>) -> Result<usize, Malformed> {
+        let slot = usize::from(from.u16()?);
+        match self.0.get_mut(slot) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(Malformed::Value),
+        }
+        Ok(slot)
+    }
+}
+
+impl Renewal {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (Group { group, pair }, mut places) = (Group::read(from)?, Places::new());
+        let positions = from.list(SLOTS, |from| {
+            let (slot, generation) = (places.read(from)?, from.u32()?);
+            let heard = Words::of(&from.array()?);
+            let has_left = match from.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(Malformed::Value),
+            };
+            let ring = Remote { address: from.u64()?, key: RemoteKey(from.u32()?) };
+            Ok(Position { slot, generation, heard, has_left, ring })
+        })?;
+        Ok(Self { group, pair, positions })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        Group { group: self.group, pair: self.pair }.write(to);
+        to.list(SLOTS, &self.positions, |to, at| {
+            let slot = u16::try_from(at.slot).unwrap_or(u16::MAX);
+            to.u16(slot).u32(at.generation).put(&at.heard.bytes());
+            to.u8(at.has_left.into()).u64(at.ring.address).u32(at.ring.key.0);
+        });
+    }
+}
+
 impl Halted {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (group, mut seen) = (from.u32()?, [false; SLOTS]);
+        let (group, mut places) = (from.u32()?, Places::new());
         let halts = from.list(SLOTS, |from| {
-            let (slot, generation) = (usize::from(from.u16()?), from.u32()?);
+            let (slot, generation) = (places.read(from)?, from.u32()?);
             let stand = Stand {
                 received: from.u64()?,
                 marks: from.u32()?,
@@ -348,10 +406,6 @@ impl Halted {
                 own_at: from.u64()?,
                 own_end: from.u64()?,
             };
-            match seen.get_mut(slot) {
-                Some(seen) if !*seen => *seen = true,
-                _ => return Err(Malformed::Value),
-            }
             Ok(Halt { slot, generation, stand })
         })?;
         Ok(Self { group, halts })

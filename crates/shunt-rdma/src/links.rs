@@ -22,6 +22,7 @@ use shunt_smc::wire::clc::{Diagnosis, End};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::{Loss, PacketNumber, PairNumber, PeerPair, Remote};
 use shunt_verbs::{Memory, Refused};
+use shunt_wire::reason::Reason;
 use tracing::warn;
 
 use crate::kernels::groups::At;
@@ -298,7 +299,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
     }
 
     /// Both sides have opened a connection: `begin` says so to the program, in its section. Where the link has failed meanwhile the
-    /// program stays on TCP.
+    /// program stays on TCP; a client, whose proposal was taken, is told.
     pub(crate) fn attach(
         &self,
         name: Name,
@@ -307,6 +308,7 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
         begin: impl FnOnce() + Send + 'static,
     ) {
         let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
+        let bells = Arc::clone(&self.bells);
         self.with_link(name, move |link, _| {
             let is_attached = link.attach(slot, generation, far);
             if is_attached {
@@ -314,7 +316,12 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
                 link.has_begun(slot);
                 link.mirror_mut().wake(slot, News { bytes: true, room: true });
             } else {
+                let place = link.mirror().place(slot).cloned();
                 abandon_on(link, slot);
+                // The last word about its place, which is its own then.
+                if let Some(place) = place.filter(|place| place.side == Side::Client) {
+                    bells.decline(&place, Reason::NotAccepted);
+                }
             }
             let _ = tell.send(Outcome::Attached(name, slot, is_attached));
             shared.wake();

@@ -219,7 +219,11 @@ impl<'a> Call<'a> {
                 self.client.is_linked();
                 return;
             }
-            Some(Answer::Declined) => panic!("declined: {self:?}"),
+            // Its link has failed before it began: its place is its own.
+            Some(Answer::Declined) => {
+                (self.stage, self.is_withdrawn) = (Stage::Settled, true);
+                return self.client.stays_on_tcp();
+            }
             _ => {}
         }
         let is_through = self.client.has_ended && self.client.saw_end;

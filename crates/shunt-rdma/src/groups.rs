@@ -5,16 +5,25 @@
 //! | Offers | makes its queue pair; `Offer`; hears `Accept`; connects; asks on the link; up when it is answered |
 //! | Takes | hears `Offer`; makes and connects its queue pair; `Accept`; up when it is answered on the link |
 //!
-//! Each side names those that it offers: the dialer of the control connection by even numbers, the other one by odd ones. When a link
-//! fails, both say where each connection stood (`Halted`), then what the link has not delivered of programs that have ended (`Rest`), and
-//! that this was all (`Gone`). A side lets go of it when it has said and heard that. With the control connection all link groups end.
+//! Each side names those that it offers: the dialer of the control connection by even numbers, the other one by odd ones.
+//!
+//! A link that has failed goes on with another queue pair, where both sides find one in time, and no rule was broken:
+//!
+//! | Side | Steps |
+//! |---|---|
+//! | Offered it | its link fails, or it hears `Failed`; makes a queue pair; `Renew`; hears `Renewed`; connects, asks on the link; up when it is answered |
+//! | Took it | its link fails: `Failed`; hears `Renew`; makes and connects a queue pair; `Renewed`; up |
+//!
+//! Else, or if that fails as well, both say where each connection stood (`Halted`), then what the link has not delivered of programs that
+//! have ended (`Rest`), and that this was all (`Gone`). A side lets go of it when it has said and heard that. With the control connection
+//! all link groups end.
 
 use std::collections::BTreeMap;
 
 use shunt_far::lane::Rest;
 use shunt_far::{Cause, Halt};
 use shunt_peer::Message;
-use shunt_peer::message::{Group, Halted, Place, Refusal};
+use shunt_peer::message::{Group, Halted, Place, Refusal, Renewal};
 use shunt_verbs::value::PeerPair;
 
 /// Most link groups with a peer: queue pairs and registered memory are the device's.
@@ -31,6 +40,14 @@ pub(crate) enum Order {
     Connect(u32, PeerPair),
     /// Give its link up; then [`Groups::failed`].
     Fail(u32),
+    /// Its link has failed: make another queue pair; then [`Groups::renewed`].
+    Renew(u32),
+    /// The peer has made one: the same, and go on with it, give the link up before if it has not failed; then [`Groups::renewed`].
+    Answer(Renewal),
+    /// Both have one: connect it, and ask on the link; then [`Groups::connected`], [`Groups::failed`] or [`Groups::gives_up`].
+    GoOn(Renewal),
+    /// Look where its connections stand, whose link has failed for good; then [`Groups::stood`].
+    Halt(u32),
     /// The peer has stood here when the link failed: what it has not received goes on over TCP. Then [`Groups::settled`].
     Settle(u32, Vec<Halt>),
     /// Give this to a program, whose peer has ended.
@@ -58,14 +75,34 @@ enum Stage {
     Connecting(Option<PeerPair>),
     /// Connected.
     Up,
-    /// The peer has said where it stood; this side has not.
-    Failing(Vec<Halt>),
+    /// Its link has failed, and another queue pair is being made.
+    Renewing,
+    /// The same: the peer has to make one, too.
+    Renew,
+    /// Its link has failed, and the peer, which has offered it, has to make another queue pair first.
+    Failed,
+    /// The peer has made one, and this side is about to.
+    Answering,
+    /// Both have one, and it is being connected.
+    GoingOn,
+    /// Its link has failed for good: this side is about to say where it stood. The peer has, or not.
+    Halting(Option<Vec<Halt>>),
     /// This side has said where it stood; the peer has not.
     Halted,
     /// Both have; this side is about to say what is missing, and the peer has said all that it had to say, or not.
     Settling(bool),
     /// This side has said it all; the peer has not.
     Said,
+}
+
+impl Stage {
+    /// Its link has failed, and is to go on.
+    const fn is_renewed(&self) -> bool {
+        matches!(
+            self,
+            Self::Renewing | Self::Renew | Self::Failed | Self::Answering | Self::GoingOn
+        )
+    }
 }
 
 /// The link groups with one peer.
@@ -91,6 +128,11 @@ impl Groups {
         (up, self.groups.len())
     }
 
+    /// True for one that is up.
+    pub(crate) fn is_up(&self, name: u32) -> bool {
+        self.groups.get(&name) == Some(&Stage::Up)
+    }
+
     /// Those that are up.
     pub(crate) fn up(&self) -> impl Iterator<Item = u32> {
         self.groups.iter().filter(|(_, stage)| **stage == Stage::Up).map(|(name, _)| *name)
@@ -109,7 +151,9 @@ impl Groups {
             Some(
                 Stage::Up
                     | Stage::Connecting(_)
-                    | Stage::Failing(_)
+                    | Stage::Failed
+                    | Stage::Answering
+                    | Stage::Halting(_)
                     | Stage::Halted
                     | Stage::Settling(_)
                     | Stage::Said
@@ -163,46 +207,86 @@ impl Groups {
 
     /// Its queue pair is connected.
     pub(crate) fn connected(&mut self, name: u32) -> Vec<Order> {
-        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
-        let Stage::Connecting(own) = *stage else { return Vec::new() };
-        *stage = Stage::Up;
-        let says = own.map(|pair| Order::Say(Message::Accept(Group { group: name, pair })));
-        says.into_iter().collect()
-    }
-
-    /// Its link has failed, or was given up: where its connections stood.
-    pub(crate) fn failed(&mut self, name: u32, cause: &Cause, halts: Vec<Halt>) -> Vec<Order> {
-        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
-        let said = Order::Say(Message::Halted(Halted { group: name, halts }));
-        match stage {
-            Stage::Failing(far) => {
-                let far = core::mem::take(far);
-                *stage = Stage::Settling(false);
-                vec![said, Order::Settle(name, far)]
-            }
-            Stage::Offered(_) => {
-                *stage = Stage::OfferedInVain;
-                self.why = Some(cause.to_string());
+        match self.groups.get_mut(&name) {
+            Some(stage @ Stage::GoingOn) => {
+                *stage = Stage::Up;
                 Vec::new()
             }
-            Stage::Making(_)
-            | Stage::OfferedInVain
-            | Stage::Halted
-            | Stage::Settling(_)
-            | Stage::Said => Vec::new(),
+            Some(stage @ Stage::Connecting(_)) => {
+                let Stage::Connecting(own) = core::mem::replace(stage, Stage::Up) else {
+                    return Vec::new();
+                };
+                let says = own.map(|pair| Order::Say(Message::Accept(Group { group: name, pair })));
+                says.into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Its link has failed, or was given up. `may_renew`: it was not renewed just now.
+    pub(crate) fn failed(&mut self, name: u32, cause: &Cause, may_renew: bool) -> Vec<Order> {
+        let is_own = name % 2 == self.parity;
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let (next, orders) = match stage {
+            Stage::Offered(_) => (Stage::OfferedInVain, Vec::new()),
             // The peer has not heard yet that there is one.
             Stage::Connecting(Some(_)) => {
                 self.groups.remove(&name);
                 self.why = Some(cause.to_string());
                 let refused = Message::Refuse(name, Refusal::Failed);
-                vec![Order::Say(refused), Order::Remove(name)]
+                return vec![Order::Say(refused), Order::Remove(name)];
             }
-            Stage::Connecting(None) | Stage::Up => {
-                *stage = Stage::Halted;
-                self.why = Some(cause.to_string());
-                vec![said]
+            Stage::Up if may_renew && cause.is_curable() => match is_own {
+                true => (Stage::Renewing, vec![Order::Renew(name)]),
+                false => (Stage::Failed, vec![Order::Say(Message::Failed(name))]),
+            },
+            Stage::Connecting(None) | Stage::Up | Stage::GoingOn => {
+                (Stage::Halting(None), vec![Order::Halt(name)])
             }
+            _ => return Vec::new(),
+        };
+        *stage = next;
+        self.why = Some(cause.to_string());
+        orders
+    }
+
+    /// Another queue pair is made for it, by which the peer can go on; or there is none.
+    pub(crate) fn renewed(&mut self, name: u32, renewed: Option<Renewal>) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let (next, says) = match (&*stage, renewed) {
+            (Stage::Renewing, Some(renewal)) => (Stage::Renew, Message::Renew(renewal)),
+            (Stage::Answering, Some(renewal)) => (Stage::Up, Message::Renewed(renewal)),
+            (Stage::Renewing | Stage::Answering, None) => return self.gives_up(name),
+            _ => return Vec::new(),
+        };
+        *stage = next;
+        vec![Order::Say(says)]
+    }
+
+    /// It does not go on with another queue pair, if it was about to.
+    pub(crate) fn gives_up(&mut self, name: u32) -> Vec<Order> {
+        match self.groups.get_mut(&name) {
+            Some(stage) if stage.is_renewed() => {
+                *stage = Stage::Halting(None);
+                vec![Order::Fail(name), Order::Halt(name)]
+            }
+            _ => Vec::new(),
         }
+    }
+
+    /// True for one whose link has failed, and is to go on.
+    pub(crate) fn is_renewed(&self, name: u32) -> bool {
+        self.groups.get(&name).is_some_and(Stage::is_renewed)
+    }
+
+    /// Where its connections stood.
+    pub(crate) fn stood(&mut self, name: u32, halts: Vec<Halt>) -> Vec<Order> {
+        let Some(stage) = self.groups.get_mut(&name) else { return Vec::new() };
+        let Stage::Halting(far) = stage else { return Vec::new() };
+        let far = far.take();
+        *stage = if far.is_some() { Stage::Settling(false) } else { Stage::Halted };
+        let says = Order::Say(Message::Halted(Halted { group: name, halts }));
+        [says].into_iter().chain(far.map(|far| Order::Settle(name, far))).collect()
     }
 
     /// All connections of it are settled: what the peer is to be sent of programs that have ended.
@@ -236,6 +320,9 @@ impl Groups {
                 _ => Err(Impossible("the rest of a connection whose link has not failed")),
             },
             Message::Gone(name) => self.is_gone(*name),
+            Message::Failed(name) => self.far_failed(*name),
+            Message::Renew(renewal) => self.far_renews(renewal),
+            Message::Renewed(renewal) => self.far_renewed(renewal),
             _ => Err(Impossible("a connection in a link group, which this version does not have")),
         }
     }
@@ -300,17 +387,74 @@ impl Groups {
 
     fn halted(&mut self, halted: &Halted) -> Result<Vec<Order>, Impossible> {
         let name = halted.group;
+        let far = || halted.halts.clone();
         match self.groups.get_mut(&name) {
-            Some(stage @ (Stage::Connecting(None) | Stage::Up)) => {
-                *stage = Stage::Failing(halted.halts.clone());
+            Some(stage)
+                if stage.is_renewed() || matches!(stage, Stage::Connecting(None) | Stage::Up) =>
+            {
+                *stage = Stage::Halting(Some(far()));
                 self.why = Some("the peer's end of the link has failed".to_owned());
-                Ok(vec![Order::Fail(name)])
+                Ok(vec![Order::Fail(name), Order::Halt(name)])
             }
-            Some(Stage::Halted) => {
-                self.groups.insert(name, Stage::Settling(false));
-                Ok(vec![Order::Settle(name, halted.halts.clone())])
+            Some(Stage::Halting(said @ None)) => {
+                *said = Some(far());
+                Ok(Vec::new())
+            }
+            Some(stage @ Stage::Halted) => {
+                *stage = Stage::Settling(false);
+                Ok(vec![Order::Settle(name, far())])
             }
             _ => Err(Impossible("where a link group stood that was not connected")),
+        }
+    }
+
+    /// The peer's end of a link has failed, of a link group that this side has offered.
+    fn far_failed(&mut self, name: u32) -> Result<Vec<Order>, Impossible> {
+        let is_own = name % 2 == self.parity;
+        match self.groups.get_mut(&name).filter(|_| is_own) {
+            Some(stage @ Stage::Up) => {
+                *stage = Stage::Renewing;
+                self.why = Some("the peer's end of the link has failed".to_owned());
+                Ok(vec![Order::Fail(name), Order::Renew(name)])
+            }
+            // Before it is up again, or was for the first time.
+            Some(stage @ (Stage::Connecting(None) | Stage::GoingOn)) => {
+                *stage = Stage::Halting(None);
+                Ok(vec![Order::Fail(name), Order::Halt(name)])
+            }
+            // It is known, or is over.
+            Some(Stage::Renewing | Stage::Renew | Stage::Halting(None) | Stage::Halted) => {
+                Ok(Vec::new())
+            }
+            _ => Err(Impossible("the failure of a link that was not connected")),
+        }
+    }
+
+    /// The peer has another queue pair for a link group that it has offered.
+    fn far_renews(&mut self, renewal: &Renewal) -> Result<Vec<Order>, Impossible> {
+        let is_own = renewal.group % 2 == self.parity;
+        match self.groups.get_mut(&renewal.group).filter(|_| !is_own) {
+            Some(stage @ (Stage::Up | Stage::Failed)) => {
+                *stage = Stage::Answering;
+                Ok(vec![Order::Answer(renewal.clone())])
+            }
+            Some(Stage::Halting(None) | Stage::Halted) => Ok(Vec::new()),
+            _ => Err(Impossible("another queue pair of a link group that was not connected")),
+        }
+    }
+
+    /// So has the peer that was asked for one.
+    fn far_renewed(&mut self, renewal: &Renewal) -> Result<Vec<Order>, Impossible> {
+        match self.groups.get_mut(&renewal.group) {
+            Some(stage @ Stage::Renew) => {
+                *stage = Stage::GoingOn;
+                Ok(vec![Order::GoOn(renewal.clone())])
+            }
+            // It took too long.
+            Some(Stage::Halting(None) | Stage::Halted) if renewal.group % 2 == self.parity => {
+                Ok(Vec::new())
+            }
+            _ => Err(Impossible("another queue pair of a link group, for which nobody has asked")),
         }
     }
 

@@ -1,12 +1,13 @@
-//! What a plane asks its host.
+//! What a plane asks its host, and how long it waits for that of the peer.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shunt_sys::addresses;
 
-/// How it learns that. By default from the kernel; two hosts in one process are told apart by other answers.
+/// How it learns that, by default from the kernel: two hosts in one process are told apart by other answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
     /// The addresses of this host.
@@ -16,11 +17,14 @@ pub struct Host {
     pub addresses: fn() -> io::Result<Vec<IpAddr>>,
     /// Bytes that may be registered, after the limit was raised as far as it goes; `None`: as many as there are.
     pub memory_limit: fn() -> Option<u64>,
+    /// How long connections wait for a link that has failed to go on with another queue pair, before they go back to TCP.
+    pub patience: Duration,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { addresses: of_interfaces, memory_limit: raised_limit }
+        let patience = Duration::from_millis(800);
+        Self { addresses: of_interfaces, memory_limit: raised_limit, patience }
     }
 }
 

@@ -22,6 +22,7 @@ pub mod device;
 mod dial;
 mod endings;
 mod error;
+mod failovers;
 mod groups;
 mod host;
 mod hub;

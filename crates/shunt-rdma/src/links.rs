@@ -1,5 +1,6 @@
 //! The links of all link groups: workers, queue pairs, registered memory.
 
+mod failover;
 mod kernels;
 mod measure;
 
@@ -16,7 +17,7 @@ use shunt_far::placement::{PerGroup, Place as Queue, Placement};
 use shunt_far::worker::Name as LinkName;
 use shunt_far::{Cause, Halt, Link, Mirror as _, News, Settings};
 use shunt_peer::PublicKey;
-use shunt_peer::message::{self, Refusal};
+use shunt_peer::message::{self, Refusal, Renewal};
 use shunt_shm::region::{Geometry, Side};
 use shunt_smc::wire::clc::{Diagnosis, End};
 use shunt_verbs::port::Port;
@@ -53,6 +54,12 @@ pub(crate) enum Outcome {
     Opened(Name, usize, Result<(Remote, u32), Refusal>),
     /// Both sides have opened a connection, or its link has failed before.
     Attached(Name, usize, bool),
+    /// Another queue pair is made for a link that has failed, and connected where the peer had made one before. `None`: it cannot be.
+    Renewed(Name, Option<Renewal>),
+    /// A link does not go on with the queue pair that was made for it.
+    GivenUp(Name),
+    /// Where the connections of a link stand that has failed for good.
+    Stood(Name, Vec<Halt>),
     /// Connections of a link that has failed are settled: what the peer is to be sent, and the places of those that are not yet.
     Settled(Name, Vec<(message::Place, Rest)>, Vec<usize>),
     /// A connection that a server with SMC-R has accepted is ready at this end: what is to be confirmed. Or it cannot be.
@@ -346,12 +353,16 @@ impl<P: Port + Clone + Send + 'static> Links<P> {
 
     /// The far side has opened a connection that there is not any more: it hears that nothing comes.
     pub(crate) fn leave_at_once(&self, name: Name, (slot, generation): (usize, u32), far: Remote) {
+        let (tell, shared) = (self.tell.clone(), Arc::clone(&self.shared));
         self.with_link(name, move |link, _| {
             // What lies in its place is another connection's.
             link.mirror_mut().clear(slot);
             if link.attach(slot, generation, far) {
-                link.leave(slot);
+                return link.leave(slot);
             }
+            link.abandon(slot);
+            let _ = tell.send(Outcome::Attached(name, slot, false));
+            shared.wake();
         });
     }
 

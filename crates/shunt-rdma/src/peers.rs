@@ -61,6 +61,8 @@ pub(crate) struct Peer {
     pub(crate) is_changed: bool,
     /// Connections that were ever in a link group with it.
     pub(crate) connections: u64,
+    /// How often the link of a link group has gone on with another queue pair.
+    pub(crate) failovers: u64,
     pub(crate) groups: Groups,
     /// When to offer a link group; `None`: it is not this side's turn, or there is one.
     pub(crate) offer_at: Option<Duration>,
@@ -87,6 +89,7 @@ impl Peer {
             listeners: Vec::new(),
             is_changed: false,
             connections: 0,
+            failovers: 0,
             groups: Groups::new(dials),
             offer_at: None,
             judge: Judge::default(),
@@ -277,6 +280,7 @@ impl Peer {
             promotion_reason: self.why_not_promoted(promote).filter(|_| self.is_linked()),
             measured: self.judge.figures().copied(),
             link_groups: self.groups.count().0,
+            failovers_total: self.failovers,
             connections: 0,
             connections_total: self.connections,
             link_group_reason: self.groups.why().map(str::to_owned),

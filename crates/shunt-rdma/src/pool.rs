@@ -3,7 +3,7 @@
 //! Others have a worker do something by handing it a piece of work, which runs on its thread between two looks at the queue. A
 //! worker that has nothing to do sleeps until its channel, or somebody with work, wakes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use shunt_far::kernel;
 use shunt_far::link::Event;
 use shunt_far::worker::Name as LinkName;
-use shunt_far::{Cause, Halt, Mirror, Settings, Worker};
+use shunt_far::{Cause, Mirror, Settings, Worker};
 use shunt_verbs::Refused;
 use shunt_verbs::port::Port;
 use tracing::{debug, warn};
@@ -23,23 +23,12 @@ use tracing::{debug, warn};
 /// Something for a worker to do, at a time of its clock.
 pub type Work<P, M> = Box<dyn FnOnce(&mut Worker<P, M>, Duration) + Send>;
 
-/// A link has failed: why, and where its connections stood.
-#[derive(Clone, Debug)]
-pub struct Failed {
-    /// Its name.
-    pub link: LinkName,
-    /// Why.
-    pub cause: Cause,
-    /// Where they stood.
-    pub halts: Vec<Halt>,
-}
-
 /// What a worker tells.
 #[derive(Clone, Debug)]
 pub enum Told {
-    /// A link has failed.
-    Failed(Failed),
-    /// The far side of a link has answered, for the first time.
+    /// A link has failed, and why: once with each of its queue pairs.
+    Failed(LinkName, Cause),
+    /// The far side of a link has answered, for the first time with this queue pair.
     Answered(LinkName),
     /// The program of a connection that the far side has not opened has something to say.
     Called(LinkName, usize),
@@ -69,8 +58,8 @@ where
     P: Port + Clone + Send + 'static,
     M: Mirror + Send + 'static,
 {
-    /// Starts one whose completions interrupt the processor of `vector`, with room for so many links. `told` hears of each link,
-    /// once that it is answered and once that it has failed, on the worker's thread.
+    /// Starts one whose completions interrupt the processor of `vector`, with room for so many links. `told` hears of each link's
+    /// queue pair, once that it is answered and once that it has failed, on the worker's thread.
     ///
     /// # Errors
     /// What the device refused; no thread.
@@ -94,7 +83,7 @@ where
             match worker {
                 Ok(worker) => {
                     let _ = made.send(Ok(()));
-                    let (failed, answered) = (BTreeSet::new(), BTreeSet::new());
+                    let (failed, answered) = (BTreeMap::new(), BTreeMap::new());
                     let is_heard = false;
                     Running { worker, todo, ear: heard, is_heard, told, failed, answered }.run();
                 }
@@ -148,10 +137,10 @@ struct Running<P: Port, M, F> {
     /// The ear was readable when this last slept: only then it is read.
     is_heard: bool,
     told: F,
-    /// Links of which it was told that they have failed.
-    failed: BTreeSet<LinkName>,
+    /// Links of which it was told that they have failed, and how often they had been renewed then.
+    failed: BTreeMap<LinkName, u32>,
     /// The same of those that were answered.
-    answered: BTreeSet<LinkName>,
+    answered: BTreeMap<LinkName, u32>,
 }
 
 impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
@@ -195,12 +184,13 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
         let mut living = BTreeSet::new();
         for (name, link) in self.worker.links() {
             living.insert(name);
+            let renewals = link.renewals();
             if let Some(cause) = link.cause()
-                && self.failed.insert(name)
+                && self.failed.insert(name, renewals) != Some(renewals)
             {
-                (self.told)(Told::Failed(Failed { link: name, cause, halts: link.halts() }));
+                (self.told)(Told::Failed(name, cause));
             }
-            if link.is_answered() && self.answered.insert(name) {
+            if link.is_answered() && self.answered.insert(name, renewals) != Some(renewals) {
                 (self.told)(Told::Answered(name));
             }
             while let Some(event) = link.event() {
@@ -219,8 +209,8 @@ impl<P: Port, M: Mirror, F: FnMut(Told)> Running<P, M, F> {
                 (self.told)(Told::Kernel(name, event));
             }
         }
-        self.failed.retain(|name| living.contains(name));
-        self.answered.retain(|name| living.contains(name));
+        self.failed.retain(|name, _| living.contains(name));
+        self.answered.retain(|name, _| living.contains(name));
     }
 
     /// Until the channel or the ear tells, or a link's time is up.

@@ -150,6 +150,8 @@ pub struct PeerReport {
     pub measured: Option<Figures>,
     /// Link groups that are up.
     pub link_groups: usize,
+    /// How often the link of one has gone on with another queue pair.
+    pub failovers_total: u64,
     /// Connections in them, and those that there have ever been.
     pub connections: usize,
     /// See there.

@@ -26,7 +26,7 @@ use host::Host;
 use keys::{Id as Key, ids};
 use shunt_rdma::report::{PeerReport, PeerState};
 use shunt_shm::table::Table;
-use shunt_verbs::fake::Random;
+use shunt_verbs::fake::{Network, Random};
 use wait::{PATIENCE, until};
 
 /// Two hosts; what their agents say to each other takes up to `delay`.
@@ -51,11 +51,17 @@ struct Run {
     at_once: usize,
     /// How often a program is killed, in 10,000 rounds.
     kills: u16,
+    /// All links fail when so many connections were begun: once, as links that fail again soon do not go on.
+    fails_at: Option<u32>,
 }
 
 /// Connections by plans: how many were in the ring.
-fn calls(hosts: &[Host; 2], run: &Run, plan: impl Fn(&mut Random) -> Plan) -> usize {
-    let Run { seed, count, at_once, kills } = *run;
+fn calls(
+    (hosts, network): (&[Host; 2], &Network),
+    run: &Run,
+    plan: impl Fn(&mut Random) -> Plan,
+) -> usize {
+    let Run { seed, count, at_once, kills, mut fails_at } = *run;
     let mut random = Random::new(seed);
     let tables = [&hosts[0], &hosts[1]].map(Host::table);
     let (mut open, mut number, mut in_ring) = (Vec::new(), 0, 0);
@@ -70,6 +76,9 @@ fn calls(hosts: &[Host; 2], run: &Run, plan: impl Fn(&mut Random) -> Plan) -> us
                 open.push(call);
                 number += 1;
             }
+        }
+        if fails_at.take_if(|at| number >= *at).is_some() {
+            network.break_all();
         }
         if random.chance(kills) {
             let host = random.below(2);
@@ -111,7 +120,7 @@ fn are_at_rest(hosts: &[Host; 2], before: &[PeerReport]) {
         until("all places to be free", || host.is_at_rest() && peer(host).connections == 0);
         let after = peer(host);
         assert_eq!(after.state, PeerState::Connected);
-        assert_eq!(after.link_group_reason, None);
+        assert_eq!(after.link_group_reason.is_some(), after.failovers_total > 0, "{after:?}");
         assert!(after.link_groups >= before.link_groups);
     }
 }
@@ -139,9 +148,31 @@ fn connections_are_whole_and_leave_nothing() {
         let before = are_up(&hosts);
         let at_once = 4 + usize::try_from(seed % 5).unwrap() * 12;
         let kills = u16::try_from(seed % 4).unwrap() * 60;
-        let run = Run { seed, count: 300, at_once, kills };
-        assert!(calls(&hosts, &run, Plan::any) > 0);
+        let run = Run { seed, count: 300, at_once, kills, fails_at: None };
+        assert!(calls((&hosts, &running.network), &run, Plan::any) > 0);
         are_at_rest(&hosts, &before);
+    }
+}
+
+/// Programs notice nothing of it: none of those here would go back to TCP in the midst of its bytes.
+#[test]
+fn connections_are_whole_over_links_that_fail() {
+    for seed in seeds() {
+        println!("seed {seed}");
+        let running = Running::new(seed);
+        let hosts = two(&running, Duration::from_micros((seed % 7).pow(2) * 300));
+        let before = are_up(&hosts);
+        let at_once = 4 + usize::try_from(seed % 5).unwrap() * 12;
+        let kills = u16::try_from(seed % 4).unwrap() * 60;
+        let fails_at = Some(u32::try_from(seed * 37 % 300).unwrap());
+        let run = Run { seed, count: 300, at_once, kills, fails_at };
+        assert!(calls((&hosts, &running.network), &run, Plan::any) > 0);
+        are_at_rest(&hosts, &before);
+        // The side that offered a link group hears last that it goes on.
+        until("both to go on", || {
+            let [one, two] = hosts.each_ref().map(|host| peer(host).failovers_total);
+            one > 0 && one == two
+        });
     }
 }
 
@@ -157,7 +188,8 @@ fn what_is_taken_back_goes_on_over_tcp_whole() {
         closes_at: None,
         ..Plan::any(random)
     };
-    let _ = calls(&hosts, &Run { seed: 12, count: 200, at_once: 12, kills: 0 }, plan);
+    let run = Run { seed: 12, count: 200, at_once: 12, kills: 0, fails_at: None };
+    let _ = calls((&hosts, &running.network), &run, plan);
     are_at_rest(&hosts, &before);
 }
 

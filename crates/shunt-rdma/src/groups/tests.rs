@@ -55,7 +55,7 @@ fn what_cannot_be_made_is_refused_with_the_reason() {
     // Nor is one that cannot be connected.
     groups.hear(&Message::Offer(said(6, 7))).unwrap();
     groups.made(6, Ok(pair(8)));
-    let refused = groups.failed(6, &Cause::Refused, Vec::new());
+    let refused = groups.failed(6, &Cause::Refused, true);
     let says = Order::Say(Message::Refuse(6, Refusal::Failed));
     assert_eq!(refused, [says, Order::Remove(6)]);
     // The other side hears it.
@@ -94,8 +94,8 @@ fn both_sides_say_where_they_stood_before_anything_goes_on() {
     let rests = || vec![(PLACE, rest())];
     // This side's link fails first.
     let mut groups = up();
-    let first = groups.failed(GROUP, &Cause::Silence, vec![halt(5)]);
-    assert_eq!(first, [Order::Say(halted(5))]);
+    assert_eq!(groups.failed(GROUP, &Cause::Order, true), [Order::Halt(GROUP)]);
+    assert_eq!(groups.stood(GROUP, vec![halt(5)]), [Order::Say(halted(5))]);
     assert_eq!(groups.count(), (0, 1));
     assert_eq!(groups.hear(&halted(6)).unwrap(), core::slice::from_ref(&settles));
     assert_eq!(groups.settled(GROUP, rests()), says);
@@ -106,8 +106,10 @@ fn both_sides_say_where_they_stood_before_anything_goes_on() {
     assert_eq!(groups.count(), (0, 0));
     // The peer's does, and it is through before this side is.
     let mut groups = up();
-    assert_eq!(groups.hear(&halted(6)).unwrap(), [Order::Fail(GROUP)]);
-    let second = groups.failed(GROUP, &Cause::Told, vec![halt(5)]);
+    let looks = [Order::Fail(GROUP), Order::Halt(GROUP)];
+    assert_eq!(groups.hear(&halted(6)).unwrap(), looks);
+    assert_eq!(groups.failed(GROUP, &Cause::Told, true), []);
+    let second = groups.stood(GROUP, vec![halt(5)]);
     assert_eq!(second, [Order::Say(halted(5)), settles]);
     assert_eq!(groups.hear(&Message::Gone(GROUP)), Ok(Vec::new()));
     assert!(groups.hear(&Message::Rest(PLACE, rest())).is_err(), "it has said that this was all");
@@ -115,6 +117,91 @@ fn both_sides_say_where_they_stood_before_anything_goes_on() {
     all.push(Order::Remove(GROUP));
     assert_eq!(groups.settled(GROUP, rests()), all);
     assert_eq!(groups.count(), (0, 0));
+}
+
+fn renewal(group: u32) -> Renewal {
+    Renewal { group, pair: pair(9), positions: Vec::new() }
+}
+
+/// The other side of [`up`].
+fn up_there() -> Groups {
+    let mut groups = Groups::new(false);
+    groups.hear(&Message::Offer(said(GROUP, 1))).unwrap();
+    groups.made(GROUP, Ok(pair(2)));
+    groups.connected(GROUP);
+    assert_eq!(groups.count(), (1, 1));
+    groups
+}
+
+#[test]
+fn a_link_that_fails_goes_on_with_another_queue_pair() {
+    let (renews, renewed) = (Message::Renew(renewal(GROUP)), Message::Renewed(renewal(GROUP)));
+    // Whoever offered it makes the first one, whoever's end fails.
+    let mut own = up();
+    assert_eq!(own.failed(GROUP, &Cause::Silence, true), [Order::Renew(GROUP)]);
+    assert_eq!(own.count(), (0, 1));
+    let mut far = up_there();
+    let failed = Message::Failed(GROUP);
+    assert_eq!(far.failed(GROUP, &Cause::Pair, true), [Order::Say(failed.clone())]);
+    assert_eq!(own.hear(&failed), Ok(Vec::new()), "it knows");
+    let mut other = up();
+    let renew = [Order::Fail(GROUP), Order::Renew(GROUP)];
+    assert_eq!(other.hear(&failed).unwrap(), renew);
+    assert_eq!(other.failed(GROUP, &Cause::Told, true), []);
+    assert_eq!(own.renewed(GROUP, Some(renewal(GROUP))), [Order::Say(renews.clone())]);
+    // Whether it has failed there or not.
+    for mut far in [far, up_there()] {
+        assert_eq!(far.hear(&renews).unwrap(), [Order::Answer(renewal(GROUP))]);
+        assert_eq!(far.failed(GROUP, &Cause::Told, true), []);
+        assert!(far.is_far(GROUP) && far.is_renewed(GROUP));
+        assert_eq!(far.renewed(GROUP, Some(renewal(GROUP))), [Order::Say(renewed.clone())]);
+        assert_eq!(far.count(), (1, 1));
+    }
+    assert_eq!(own.hear(&renewed).unwrap(), [Order::GoOn(renewal(GROUP))]);
+    assert_eq!((own.count(), own.is_renewed(GROUP)), ((0, 1), true));
+    assert_eq!(own.connected(GROUP), []);
+    assert_eq!((own.count(), own.is_renewed(GROUP)), ((1, 1), false));
+}
+
+#[test]
+fn one_that_does_not_go_on_leaves_its_connections_to_tcp() {
+    let halts = [Order::Halt(GROUP)];
+    let both = [Order::Fail(GROUP), Order::Halt(GROUP)];
+    // A rule was broken, it is to end, or it was renewed just now.
+    for (cause, may) in [(Cause::NoConnection, true), (Cause::Ends, true), (Cause::Silence, false)]
+    {
+        assert_eq!(up().failed(GROUP, &cause, may), halts, "{cause}");
+        assert_eq!(up_there().failed(GROUP, &cause, may), halts, "{cause}");
+    }
+    // There is no other queue pair.
+    let mut own = up();
+    own.failed(GROUP, &Cause::Silence, true);
+    assert_eq!(own.renewed(GROUP, None), both);
+    let mut far = up_there();
+    far.hear(&Message::Renew(renewal(GROUP))).unwrap();
+    assert_eq!(far.renewed(GROUP, None), both);
+    // It takes too long, and what the peer says then is of no use.
+    let mut own = up();
+    own.failed(GROUP, &Cause::Silence, true);
+    own.renewed(GROUP, Some(renewal(GROUP)));
+    assert_eq!(own.gives_up(GROUP), both);
+    assert_eq!(own.hear(&Message::Renewed(renewal(GROUP))), Ok(Vec::new()));
+    let mut far = up_there();
+    far.failed(GROUP, &Cause::Silence, true);
+    assert_eq!(far.gives_up(GROUP), both);
+    assert_eq!(far.hear(&Message::Renew(renewal(GROUP))), Ok(Vec::new()));
+    // The new one fails before it is up, here or there.
+    let going_on = || {
+        let mut own = up();
+        own.failed(GROUP, &Cause::Silence, true);
+        own.renewed(GROUP, Some(renewal(GROUP)));
+        own.hear(&Message::Renewed(renewal(GROUP))).unwrap();
+        own
+    };
+    assert_eq!(going_on().failed(GROUP, &Cause::Silence, true), halts);
+    assert_eq!(going_on().hear(&Message::Failed(GROUP)).unwrap(), both);
+    let halted = Message::Halted(Halted { group: GROUP, halts: Vec::new() });
+    assert_eq!(going_on().hear(&halted).unwrap(), both);
 }
 
 #[test]
@@ -131,6 +218,17 @@ fn a_peer_that_says_what_cannot_be_is_noticed() {
     for message in [&gone, &rest] {
         assert!(impossible(&mut up(), message), "{message:?}");
     }
+    // Of a link group that it has not offered, or of its own; twice; and of none.
+    let (failed, renews, renewed) =
+        (Message::Failed(GROUP), Message::Renew(renewal(GROUP)), Message::Renewed(renewal(GROUP)));
+    for message in [&failed, &renews, &renewed] {
+        assert!(impossible(&mut none, message), "{message:?}");
+    }
+    assert!(impossible(&mut up(), &renews) && impossible(&mut up(), &renewed));
+    assert!(impossible(&mut up_there(), &failed) && impossible(&mut up_there(), &renewed));
+    let mut far = up_there();
+    far.hear(&renews).unwrap();
+    assert!(impossible(&mut far, &renews));
     // Under names that are this side's, or twice.
     assert!(impossible(&mut none, &Message::Offer(said(2, 1))));
     none.hear(&Message::Offer(said(3, 1))).unwrap();
@@ -164,7 +262,8 @@ fn there_are_only_so_many() {
 fn a_peer_that_is_gone_has_said_all_or_not() {
     let settling = || {
         let mut groups = up();
-        groups.failed(GROUP, &Cause::Silence, Vec::new());
+        groups.failed(GROUP, &Cause::Order, true);
+        groups.stood(GROUP, Vec::new());
         let halted = Message::Halted(Halted { group: GROUP, halts: Vec::new() });
         groups.hear(&halted).unwrap();
         groups
@@ -184,7 +283,10 @@ fn what_a_worker_tells_of_one_that_is_gone_leads_to_nothing() {
     groups.end();
     assert_eq!(groups.made(GROUP, Ok(pair(1))), []);
     assert_eq!(groups.connected(GROUP), []);
-    assert_eq!(groups.failed(GROUP, &Cause::Silence, Vec::new()), []);
+    assert_eq!(groups.failed(GROUP, &Cause::Silence, true), []);
+    assert_eq!(groups.renewed(GROUP, Some(renewal(GROUP))), []);
+    assert_eq!(groups.gives_up(GROUP), []);
+    assert_eq!(groups.stood(GROUP, Vec::new()), []);
     assert_eq!(groups.settled(GROUP, Vec::new()), []);
 }
 
@@ -198,6 +300,10 @@ struct Side {
     failed: BTreeSet<u32>,
     settled: Vec<u32>,
     delivered: Vec<u32>,
+    /// It makes no second queue pair.
+    refuses: bool,
+    /// Link groups that went on with one.
+    renewed: usize,
 }
 
 struct Two {
@@ -209,9 +315,14 @@ impl Two {
     /// A worker tells of a failure once.
     fn fail(&mut self, who: usize, name: u32, cause: &Cause) {
         if self.sides[who].failed.insert(name) {
-            let orders = self.groups[who].failed(name, cause, Vec::new());
+            let orders = self.groups[who].failed(name, cause, true);
             self.give(who, orders);
         }
+    }
+
+    fn renewed(&mut self, who: usize, name: u32) -> Vec<Order> {
+        let renewal = (!self.sides[who].refuses).then(|| renewal(name));
+        self.groups[who].renewed(name, renewal)
     }
 
     fn give(&mut self, who: usize, orders: Vec<Order>) {
@@ -244,7 +355,28 @@ impl Two {
                 self.fail(who, name, &Cause::Told);
                 Vec::new()
             }
+            Order::Renew(name) => {
+                assert!(self.sides[who].failed.contains(&name));
+                self.renewed(who, name)
+            }
+            Order::Answer(Renewal { group: name, .. }) => {
+                self.fail(who, name, &Cause::Told);
+                if !self.sides[who].refuses {
+                    self.sides[who].failed.remove(&name);
+                }
+                self.renewed(who, name)
+            }
+            Order::GoOn(Renewal { group: name, .. }) => {
+                assert!(self.sides[who].failed.remove(&name));
+                self.sides[who].renewed += 1;
+                self.groups[who].connected(name)
+            }
+            Order::Halt(name) => {
+                assert!(self.sides[who].failed.contains(&name));
+                self.groups[who].stood(name, Vec::new())
+            }
             Order::Settle(name, _) => {
+                assert!(self.sides[who].failed.contains(&name));
                 self.sides[who].settled.push(name);
                 let place = Place { group: name, ..PLACE };
                 self.groups[who].settled(name, vec![(place, rest())])
@@ -270,9 +402,13 @@ impl Two {
 
 proptest::proptest! {
     #[test]
-    fn two_honest_sides_agree_in_any_order(acts in proptest::collection::vec(0_u8..10, 0..120)) {
+    fn two_honest_sides_agree_in_any_order(
+        acts in proptest::collection::vec(0_u8..14, 0..120),
+        refuses in proptest::array::uniform2(proptest::bool::weighted(0.2)),
+    ) {
         let groups = [Groups::new(true), Groups::new(false)];
-        let mut two = Two { groups, sides: Default::default() };
+        let sides = refuses.map(|refuses| Side { refuses, ..Side::default() });
+        let mut two = Two { groups, sides };
         for act in acts {
             let who = usize::from(act % 2);
             match act / 2 {
@@ -281,13 +417,20 @@ proptest::proptest! {
                     two.give(who, orders);
                 }
                 // A link fails, which may not be connected yet.
-                1 => {
+                fails @ (1 | 2) => {
+                    let cause = if fails == 1 { Cause::Silence } else { Cause::Order };
                     let first = two.sides[who].pairs.first().copied();
                     if let Some(name) = first {
-                        two.fail(who, name, &Cause::Silence);
+                        two.fail(who, name, &cause);
                     }
                 }
-                2 => drop(two.step(who, true)),
+                // It takes too long.
+                3 => {
+                    let first = two.sides[who].pairs.first().copied();
+                    let orders = first.map(|name| two.groups[who].gives_up(name));
+                    two.give(who, orders.unwrap_or_default());
+                }
+                4 => drop(two.step(who, true)),
                 _ => drop(two.step(who, false)),
             }
         }

@@ -409,7 +409,12 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// then the acceptor waits for.
     pub(super) fn attached(&mut self, name: Name, slot: usize, is_attached: bool, now: Duration) {
         let Some(lane) = self.lanes.get_mut(&(name, slot)) else { return };
-        let Stage::Attaching(own) = lane.stage else { return };
+        let own = match lane.stage {
+            Stage::Attaching(own) => own,
+            // The link has failed meanwhile, so there is nothing to leave.
+            Stage::Left if !is_attached => None,
+            _ => return,
+        };
         let place = wire_place(name, slot, lane.generation);
         lane.stage = Stage::Open;
         let said = match is_attached {

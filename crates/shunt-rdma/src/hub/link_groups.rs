@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shunt_far::{Cause, Halt};
 use shunt_peer::Message;
-use shunt_peer::message::Refusal;
+use shunt_peer::message::{Refusal, Renewal};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::PeerPair;
 use tracing::{info, warn};
@@ -23,7 +23,10 @@ const OFFER_AGAIN: Duration = Duration::from_secs(5);
 enum Came {
     Made(Result<PeerPair, (Refusal, String)>),
     Connected,
-    Failed(Cause, Vec<Halt>),
+    Failed(Cause),
+    Renewed(Option<Renewal>),
+    GivenUp,
+    Stood(Vec<Halt>),
     Settled(Rests),
 }
 
@@ -54,6 +57,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let (key, dials) = (self.peers[at].name.key, self.peers[at].dials);
         for order in orders {
             let has_device = self.device().is_some();
+            self.heed_failover(key, &order, now);
             let Some(links) = &mut self.links else {
                 self.refuse(at, order, now);
                 continue;
@@ -67,11 +71,24 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     links.connect((key, name), far, name.is_multiple_of(2) == dials);
                 }
                 Order::Fail(name) => links.fail((key, name)),
+                Order::Renew(name) => links.renew((key, name)),
+                Order::Answer(renewal) => {
+                    let name = (key, renewal.group);
+                    links.answer(name, renewal);
+                    self.refuse_next(name, now);
+                }
+                Order::GoOn(renewal) => links.go_on((key, renewal.group), renewal),
+                Order::Halt(name) => {
+                    let host = &self.peers[at].name;
+                    info!("peer {host}: connections of link group {name} go back to TCP");
+                    links.halt((key, name));
+                }
                 Order::Settle(name, far) => links.settle((key, name), far),
                 Order::Deliver(place, rest) => links.deliver((key, place.group), place, rest),
                 Order::Remove(name) | Order::Abandon(name) => {
                     links.remove((key, name), has_said_all);
                     self.endings.remove(&(key, name));
+                    self.failovers.forget((key, name));
                     self.no_more_measuring((key, name), now);
                     self.group_is_over((key, name));
                 }
@@ -146,6 +163,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 (name, Came::Made(Err((refusal(&refused), refused.to_string()))))
             }
             Outcome::Connected(name) => (name, Came::Connected),
+            Outcome::Renewed(name, renewal) => (name, Came::Renewed(renewal)),
+            Outcome::GivenUp(name) => (name, Came::GivenUp),
+            Outcome::Stood(name, halts) => (name, Came::Stood(halts)),
             Outcome::Settled(name, rests, endings) => {
                 match self.settled(name, rests, endings, now) {
                     Some(rests) => (name, Came::Settled(rests)),
@@ -184,14 +204,16 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                     }
                     Told::Kernel(link, event) => return self.kernel_told(link, &event, now),
                     Told::Answered(link) => (link, Came::Connected),
-                    Told::Failed(failed) => (failed.link, Came::Failed(failed.cause, failed.halts)),
+                    Told::Failed(link, cause) => (link, Came::Failed(cause)),
                 };
                 let Some(name) = links.named(link) else { return };
                 (name, came)
             }
         };
         let Some(at) = self.peers.iter().position(|peer| peer.name.key == name.0) else { return };
+        let may_renew = self.may_renew(name, now);
         let Peer { name: host, groups, judge, .. } = &mut self.peers[at];
+        let was_renewed = groups.is_renewed(name.1);
         let orders = match came {
             Came::Made(made) => {
                 if let Err((_, why)) = &made {
@@ -200,22 +222,25 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 groups.made(name.1, made)
             }
             Came::Connected => {
-                info!("peer {host}: link group {} is up", name.1);
+                if !was_renewed {
+                    info!("peer {host}: link group {} is up", name.1);
+                }
                 if groups.up().next().is_none() {
                     judge.is_renewed(now);
                 }
                 groups.connected(name.1)
             }
-            Came::Failed(cause, halts) => {
-                if matches!(cause, Cause::Ends | Cause::Parts) {
-                    info!("peer {host}: connections of link group {} go back to TCP", name.1);
-                } else {
+            Came::Failed(cause) => {
+                if !matches!(cause, Cause::Ends | Cause::Parts) {
                     warn!("peer {host}: the link of link group {} has failed: {cause}", name.1);
                 }
-                let orders = groups.failed(name.1, &cause, halts);
+                let orders = groups.failed(name.1, &cause, may_renew);
                 self.no_more_measuring(name, now);
                 orders
             }
+            Came::Renewed(renewal) => groups.renewed(name.1, renewal),
+            Came::GivenUp => groups.gives_up(name.1),
+            Came::Stood(halts) => groups.stood(name.1, halts),
             Came::Settled(rests) => {
                 if !rests.is_empty() {
                     info!(
@@ -226,6 +251,12 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 groups.settled(name.1, rests)
             }
         };
+        let Peer { name: host, groups, failovers, .. } = &mut self.peers[at];
+        if was_renewed && groups.is_up(name.1) {
+            info!("peer {host}: link group {} goes on with another queue pair", name.1);
+            *failovers += 1;
+            self.failovers.goes_on(name, now);
+        }
         self.carry_out(at, orders, now);
     }
 }

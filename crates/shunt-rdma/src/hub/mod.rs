@@ -2,6 +2,7 @@
 
 mod device;
 mod ends;
+mod failover;
 mod kernels;
 mod lanes;
 mod link_groups;
@@ -31,6 +32,7 @@ use crate::conn::{Conn, Over};
 use crate::device::Wanted;
 use crate::dial::{self, Dialed};
 use crate::endings::Endings;
+use crate::failovers::Failovers;
 use crate::groups::Impossible;
 use crate::host::Host;
 use crate::kernels::state::Kernels;
@@ -91,6 +93,7 @@ pub(crate) struct Hub<P: Port> {
     lanes: BTreeMap<(Name, usize), Lane>,
     waiting: Vec<Waiting>,
     endings: BTreeMap<Name, Endings>,
+    failovers: Failovers,
     /// When a link group was last offered for them.
     offered_at: Duration,
     /// Of the last connection.
@@ -159,6 +162,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             lanes: BTreeMap::new(),
             waiting: Vec::new(),
             endings: BTreeMap::new(),
+            failovers: Failovers::default(),
             offered_at: Duration::ZERO,
             generation: 0,
             beat_at: Duration::ZERO,
@@ -218,6 +222,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let deadline = conns.chain(peers).chain(accept).chain([self.device_at]).chain(addresses);
         let deadline = deadline.chain(beat).chain(retired).chain(self.proposals_at());
         let deadline = deadline.chain(self.endings_at()).chain(self.ends_by);
+        let deadline = deadline.chain(self.failovers.at());
         let deadline = deadline.chain(self.measure_at()).chain(self.kernels_at());
         let deadline = deadline.chain(self.named.as_ref().map(|(_, by)| *by)).min();
         let wait = deadline.map(|deadline| {
@@ -240,6 +245,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if inbox.must_end && self.ends_by.is_none() {
             self.ends_by = Some(now + ENDING);
             self.let_go_of_device(Cause::Ends, now);
+            (0..self.peers.len()).for_each(|at| self.no_more_failovers(at, now));
         }
         if let Some(listeners) = inbox.listeners {
             self.set_listeners(listeners, now);
@@ -260,6 +266,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             self.came_of_it(outcome, now);
         }
         self.see_to_endings(now);
+        self.see_to_failovers(now);
         self.see_to_names(now);
         self.see_to_machines(now);
         self.hear_programs(now);
@@ -324,6 +331,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             self.no_more_waits(at);
             if let Some(links) = self.links.as_ref().filter(|_| !is_named) {
                 links.part_with(key);
+                self.no_more_failovers(at, now);
             }
         }
         self.named = Some((names, now + ENDING));

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use shunt_engine::handshake::slots::{LinkGroup, Slots};
 use shunt_peer::PublicKey;
-use shunt_rdma::device::Wanted;
 use shunt_rdma::{Config, Host as Facts, PeerName, Plane, Promote, SecretKey, SharedMemory};
 use shunt_shm::cq::Push;
 use shunt_shm::ivshmem::{Control, EXTENT, Home, Kind, MemberId, Published, offset, table_offset};
@@ -21,14 +20,14 @@ use shunt_wire::addr::Addr;
 use shunt_wire::agent::{EndpointId, RegionId};
 
 use crate::Key;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 /// The agent's number in the memory.
 const AGENT: u16 = 0;
 
 const FACTS: [Facts; 2] = [
-    Facts { addresses: || Ok(vec![address(0)]), memory_limit: || None },
-    Facts { addresses: || Ok(vec![address(1)]), memory_limit: || None },
+    Facts { addresses: || Ok(vec![address(0)]), memory_limit: || None, patience: PATIENCE },
+    Facts { addresses: || Ok(vec![address(1)]), memory_limit: || None, patience: PATIENCE },
 ];
 
 const fn address(host: u8) -> IpAddr {
@@ -38,6 +37,13 @@ const fn address(host: u8) -> IpAddr {
 /// Where a host's server listens.
 pub const fn server(host: u8) -> SocketAddr {
     SocketAddr::new(address(host), 80)
+}
+
+/// A region of the peer's programs, as the program that serves has it.
+struct Served {
+    name: RegionId,
+    extent: usize,
+    region: Arc<Region>,
 }
 
 pub struct Host {
@@ -55,7 +61,7 @@ pub struct Host {
     /// The program that serves.
     pub server: Cell<EndpointId>,
     /// Regions of the peer's programs.
-    regions: RefCell<Vec<(RegionId, Arc<Region>)>>,
+    regions: RefCell<Vec<Served>>,
     next: Cell<u64>,
     port: Cell<u16>,
 }
@@ -63,7 +69,7 @@ pub struct Host {
 impl Host {
     pub fn start(number: u8, key: &Key, peer: (SocketAddr, PublicKey), port: FakePort) -> Self {
         let config = Config {
-            device: Wanted::Named("fake0".into(), 1),
+            device: "fake0".parse().unwrap(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             key: SecretKey::clone(&key.1),
             peers: vec![PeerName::new(&peer.0.to_string(), peer.1).unwrap()],
@@ -131,7 +137,10 @@ impl Host {
     /// The program that serves has ended, and another one begins.
     pub fn server_ends(&self) {
         let endpoint = self.server.replace(self.name());
-        self.regions.borrow().iter().for_each(|(region, _)| self.memory.gone(*region, endpoint));
+        for Served { name, extent, .. } in self.regions.borrow_mut().drain(..) {
+            self.memory.gone(name, endpoint);
+            self.control.extent(extent).release(self.me.index);
+        }
     }
 
     /// Proposals to the peer's server, once the peer is there.
@@ -176,15 +185,24 @@ impl Host {
         self.clients.borrow().iter().all(is_free) && self.ended.borrow().iter().all(is_let_go)
     }
 
-    /// A region of the peer's programs.
+    /// A region of the peer's programs. The program that serves holds it as long as it has connections there.
     pub fn region(&self, name: RegionId) -> Arc<Region> {
         let mut regions = self.regions.borrow_mut();
-        if let Some((_, known)) = regions.iter().find(|(known, _)| *known == name) {
-            return Arc::clone(known);
+        if let Some(known) = regions.iter().find(|known| known.name == name) {
+            return Arc::clone(&known.region);
         }
-        let (extent, _) = self.control.find_extent(name).unwrap();
-        let region = Arc::new(Region::map_device(self.memory.fd(), offset(extent)).unwrap());
-        regions.push((name, Arc::clone(&region)));
+        regions.retain(|known| {
+            let is_used = Arc::strong_count(&known.region) > 1;
+            if !is_used {
+                self.control.extent(known.extent).release(self.me.index);
+            }
+            is_used
+        });
+        let (extent, owner) = self.control.find_extent(name).unwrap();
+        assert!(self.control.hold(extent, (owner, name), self.me));
+        let region = Region::map_device(self.memory.fd(), offset(extent)).unwrap();
+        let region = Arc::new(region);
+        regions.push(Served { name, extent, region: Arc::clone(&region) });
         region
     }
 

@@ -78,7 +78,7 @@ mod tests {
              [[peer]]\nhost = 'db1'\nkey = '{KEY}'\n[[peer]]\nhost = '[fd00::1]:7700'\nkey = '{KEY}'"
         ));
         let section = section.unwrap();
-        assert_eq!(section.device, Some(Wanted::Named("mlx5_0".into(), 1)));
+        assert_eq!(section.device, Some("mlx5_0".parse().unwrap()));
         assert_eq!(section.listen.map(|at| at.port()), Some(7700));
         assert_eq!(section.promote, Some(Promote::Always));
         let peers: Vec<_> = section.peers().map(ToString::to_string).collect();

@@ -19,8 +19,8 @@ const VIRTUAL: &str = "/virtual/";
 pub enum Wanted {
     /// The first one that is hardware and works.
     Hardware,
-    /// This one, with its port (1 for the first one).
-    Named(String, u8),
+    /// The first of these that works, each with its port (1 for the first one).
+    Named(Vec<(String, u8)>),
 }
 
 /// What is named is no device.
@@ -29,7 +29,7 @@ pub struct BadDevice;
 
 impl fmt::Display for BadDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it must be auto, NAME or NAME/PORT, as `rdma link` shows them")
+        f.write_str("it must be auto, or NAME or NAME/PORT, as `rdma link` shows them, and several of these with commas between")
     }
 }
 
@@ -42,21 +42,29 @@ impl FromStr for Wanted {
         if text == "auto" {
             return Ok(Self::Hardware);
         }
-        let (name, port) = text.split_once('/').unwrap_or((text, "1"));
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or(BadDevice)?;
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let is_right = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_name);
-        if is_right { Ok(Self::Named(name.to_owned(), port)) } else { Err(BadDevice) }
+        text.split(',').map(named).collect::<Result<_, _>>().map(Self::Named)
     }
+}
+
+fn named(text: &str) -> Result<(String, u8), BadDevice> {
+    let (name, port) = text.split_once('/').unwrap_or((text, "1"));
+    let port = port.parse().ok().filter(|port| *port != 0).ok_or(BadDevice)?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let is_right = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_name);
+    if is_right { Ok((name.to_owned(), port)) } else { Err(BadDevice) }
 }
 
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hardware => f.write_str("auto"),
-            Self::Named(name, 1) => f.write_str(name),
-            Self::Named(name, port) => write!(f, "{name}/{port}"),
+        let Self::Named(names) = self else { return f.write_str("auto") };
+        for (at, (name, port)) in names.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            write!(f, "{comma}{name}")?;
+            if *port != 1 {
+                write!(f, "/{port}")?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -110,15 +118,25 @@ fn patience(sysfs: &Path, name: &str) -> Patience {
 pub fn open(wanted: &Wanted) -> Result<Device, NoDevice> {
     let library = Library::load()?;
     match wanted {
-        Wanted::Named(name, port) => {
-            let device = Device::open(&library, name, *port, None)?;
+        Wanted::Named(names) => Ok(first_of(names, |name, port| {
+            let device = Device::open(&library, name, port, None)?;
             Ok(device.with_patience(patience(Path::new(SYSFS), name)))
-        }
+        })?),
         Wanted::Hardware => {
             let names = Device::names(&library)?;
             first(Path::new(SYSFS), names, |name| Device::open(&library, name, 1, None))
         }
     }
+}
+
+/// The first of these that can be used; else why the first one cannot.
+fn first_of<D>(
+    names: &[(String, u8)],
+    open: impl Fn(&str, u8) -> Result<D, Unavailable>,
+) -> Result<D, Unavailable> {
+    let mut opened = names.iter().map(|(name, port)| open(name, *port));
+    let first = opened.next().unwrap_or(Err(Unavailable::NoDevice));
+    first.or_else(|why| opened.find_map(Result::ok).ok_or(why))
 }
 
 /// The first one that is hardware and can be used; else why the last one cannot.
@@ -146,14 +164,18 @@ mod tests {
 
     #[test]
     fn devices_are_named_as_people_write() {
-        let named = |name: &str, port| Ok(Wanted::Named(name.to_owned(), port));
+        let named = |name: &str, port| (name.to_owned(), port);
+        let of = |names: &[(String, u8)]| Ok(Wanted::Named(names.to_vec()));
         assert_eq!("auto".parse(), Ok(Wanted::Hardware));
-        assert_eq!("mlx5_0".parse(), named("mlx5_0", 1));
-        assert_eq!("mlx5_0/2".parse(), named("mlx5_0", 2));
-        for bad in ["", "/1", "a/0", "a/x", "a/256", "../x", ".", "a b", "a/1/2"] {
+        assert_eq!("mlx5_0".parse(), of(&[named("mlx5_0", 1)]));
+        assert_eq!("mlx5_0/2".parse(), of(&[named("mlx5_0", 2)]));
+        assert_eq!("mlx5_0/2,rxe0".parse(), of(&[named("mlx5_0", 2), named("rxe0", 1)]));
+        for bad in
+            ["", "/1", "a/0", "a/x", "a/256", "../x", ".", "a b", "a/1/2", "a,", ",a", "a, b"]
+        {
             assert_eq!(bad.parse::<Wanted>(), Err(BadDevice), "{bad}");
         }
-        for text in ["auto", "mlx5_0", "mlx5_0/2"] {
+        for text in ["auto", "mlx5_0", "mlx5_0/2", "mlx5_0,mlx5_0/2,mlx5_1"] {
             assert_eq!(text.parse::<Wanted>().unwrap().to_string(), text);
         }
     }
@@ -187,6 +209,22 @@ mod tests {
                 Ok(name.to_owned())
             }
         })
+    }
+
+    #[test]
+    fn of_several_the_first_that_works_is_used() {
+        let names = [("a".to_owned(), 1), ("b".to_owned(), 2), ("c".to_owned(), 1)];
+        let with = |broken: &[&str]| {
+            first_of(&names, |name, port| match broken.contains(&name) {
+                true => Err(Unavailable::PortDown(name.to_owned(), port)),
+                false => Ok((name.to_owned(), port)),
+            })
+        };
+        assert_eq!(with(&[]).unwrap(), names[0]);
+        assert_eq!(with(&["a"]).unwrap(), names[1]);
+        assert_eq!(with(&["a", "b"]).unwrap(), names[2]);
+        let why = with(&["a", "b", "c"]).unwrap_err();
+        assert!(matches!(why, Unavailable::PortDown(name, 1) if name == "a"));
     }
 
     #[test]

@@ -21,7 +21,6 @@ use keys::{Id, ids};
 use shunt_peer::message::{Group, Judgement, Lane, Measurable, Place, Refusal, Region, Token};
 use shunt_peer::session::{PREAMBLE, measures};
 use shunt_peer::{Event, Message};
-use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerReport, PeerState, Promotion, Report};
 use shunt_rdma::{Config, Host, PeerName, Plane, Promote};
 use shunt_verbs::Memory;
@@ -111,7 +110,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, pause: Duration) {
 }
 
 fn start(id: &Id, at: SocketAddr, peer: &Id, port: FakePort, promote: Promote) -> Plane {
-    let device = Wanted::Named("fake0".into(), 1);
+    let device = "fake0".parse().unwrap();
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let peers = vec![PeerName::new(&at.to_string(), peer.0).unwrap()];
     let (servers, host) = (None, Host::default());

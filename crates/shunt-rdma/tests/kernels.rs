@@ -29,7 +29,6 @@ use common::Running;
 use keys::ids;
 use program::{Agent, Program};
 use serving::Serving;
-use shunt_rdma::device::Wanted;
 use shunt_rdma::kernels::{Marks, Servers};
 use shunt_rdma::report::{Report, ServerReport};
 use shunt_rdma::{Config, Host, Plane, Promote};
@@ -100,7 +99,7 @@ impl World {
             Servers { at: vec![serving.at.into()], eids: vec![scripted::eid("SHUNT")], marks };
         let [id, _] = ids();
         let config = Config {
-            device: Wanted::Named("fake0".into(), 1),
+            device: "fake0".parse().unwrap(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             key: id.1,
             peers: Vec::new(),

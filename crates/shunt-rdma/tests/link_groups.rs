@@ -16,7 +16,6 @@ use common::Running;
 use hostile::Hostile;
 use keys::{Id, ids};
 use shunt_peer::{Event, Message};
-use shunt_rdma::device::Wanted;
 use shunt_rdma::report::{PeerState, Report};
 use shunt_rdma::{Config, Host, PeerName, Plane, Promote};
 use shunt_verbs::fake::FakePort;
@@ -47,7 +46,7 @@ fn start_by(
     peer: PeerName,
     open: impl FnMut() -> Result<FakePort, String> + Send + 'static,
 ) -> Plane {
-    let device = Wanted::Named("fake0".into(), 1);
+    let device = "fake0".parse().unwrap();
     let (listen, key) = ("127.0.0.1:0".parse().unwrap(), id.1.clone());
     let (peers, promote) = (vec![peer], Promote::Always);
     let (servers, host) = (None, Host::default());

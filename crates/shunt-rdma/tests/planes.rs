@@ -41,7 +41,7 @@ fn nowhere() -> SocketAddr {
 }
 
 fn try_start(id: &Id, peers: Vec<PeerName>) -> Result<Plane, StartError> {
-    let device = Wanted::Named("nosuch0".into(), 1);
+    let device = "nosuch0".parse().unwrap();
     let listen = "127.0.0.1:0".parse().unwrap();
     let (key, promote) = (id.0.clone(), Promote::Faster);
     let servers = None;

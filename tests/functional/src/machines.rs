@@ -98,7 +98,16 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts() -> Self {
-        Self::hosts(false, true)
+        Self::hosts(false, true, "stub0")
+    }
+
+    /// The same, whose devices have a second port, which is used when the first one is down.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    #[must_use]
+    pub fn of_hosts_with_two_ports() -> Self {
+        Self::hosts(false, true, "stub0,stub0/2")
     }
 
     /// The same, over a wire that is far slower than TCP, where agents judge whether connections gain.
@@ -107,7 +116,7 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts_with_a_slow_wire() -> Self {
-        Self::hosts(false, false)
+        Self::hosts(false, false, "stub0")
     }
 
     /// The same, with a [`Relay`] between their agents.
@@ -116,10 +125,10 @@ impl Lab {
     /// When they can't be made.
     #[must_use]
     pub fn of_hosts_by_relay() -> Self {
-        Self::hosts(true, true)
+        Self::hosts(true, true, "stub0")
     }
 
-    fn hosts(has_relay: bool, promotes_always: bool) -> Self {
+    fn hosts(has_relay: bool, promotes_always: bool, device: &str) -> Self {
         let (mut lab, pids) = Self::of(2);
         lab.relay = has_relay.then(|| Relay::start(&lab.place, inside(&lab.place, pids[0])));
         let wire = lab.place.path().join("wire");
@@ -140,7 +149,7 @@ impl Lab {
             let file = lab.place.path().join(format!("key{n}"));
             let mut arguments = vec![
                 "--rdma".to_owned(),
-                "stub0".to_owned(),
+                device.to_owned(),
                 "--rdma-listen".to_owned(),
                 format!("10.77.0.{n}:7609"),
                 "--rdma-key".to_owned(),
@@ -201,6 +210,14 @@ impl Lab {
     pub fn cut(&self, is_cut: bool) {
         let cut = self.cut_file();
         if is_cut { fs::write(cut, "") } else { fs::remove_file(cut) }.expect("a wire");
+    }
+
+    /// One request by RDMA does not arrive, and its queue pair fails.
+    ///
+    /// # Panics
+    /// When there is no wire.
+    pub fn fail_once(&self) {
+        fs::write(self.place.path().join("wire/fail"), "").expect("a wire");
     }
 
     /// Each request by RDMA takes a while, or none does any more.

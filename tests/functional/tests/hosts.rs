@@ -126,6 +126,41 @@ fn a_link_that_fails_loses_no_byte() {
     all_shunted_again(&lab);
 }
 
+/// Something happens to the link of busy connections, and they stay shunted. On a slow machine another queue pair may come too late, and
+/// then they are back on TCP, so it is tried more than once: all bytes arrive each time.
+fn goes_on(lab: fn() -> Lab, happens: fn(&Lab)) {
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let lab = lab();
+        busy_while(&lab, || happens(&lab));
+        let demoted = lab.machines.iter().map(|it| it.sandbox().stats().get("connections_demoted"));
+        let demoted: u64 = demoted.sum();
+        let failovers = lab.machines.iter().map(|machine| {
+            machine.status()["peers"][0]["failovers_total"].as_u64().expect("a number")
+        });
+        let failovers: Vec<_> = failovers.collect();
+        if demoted == 0 && failovers.iter().all(|count| *count > 0) {
+            let log = lab.machines[0].sandbox().agent_log();
+            assert!(log.contains("goes on with another queue pair"), "{log}");
+            return all_shunted_again(&lab);
+        }
+        seen.push((demoted, failovers, lab.machines[0].sandbox().agent_log()));
+    }
+    panic!("connections went back to TCP: {seen:?}");
+}
+
+/// A queue pair fails, and the next one does not.
+#[test]
+fn a_link_that_fails_once_goes_on() {
+    goes_on(Lab::of_hosts, Lab::fail_once);
+}
+
+/// A port goes down, and there is another one.
+#[test]
+fn connections_go_on_over_another_port() {
+    goes_on(Lab::of_hosts_with_two_ports, |lab| lab.set_port_down(0, true));
+}
+
 /// Connections go back to TCP at once when a port goes down or a device is removed, the agent says why and lets the device go, and takes it
 /// up again when it is back.
 #[test]

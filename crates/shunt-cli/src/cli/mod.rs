@@ -181,6 +181,7 @@ pub struct Agent {
     #[arg(long, value_name = "DEVICE", conflicts_with = "host")]
     pub ivshmem: Option<Place>,
     /// Carry connections to other hosts over this RDMA device: NAME, NAME/PORT, or auto for the first one that is hardware.
+    /// Of several, with commas between, the first one that works is used, and another one when that is lost.
     /// Experimental: no hardware has carried any yet.
     #[arg(long, value_name = "DEVICE")]
     pub rdma: Option<Wanted>,

@@ -62,12 +62,19 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         port.loss()
     }
 
-    /// Connections go back to TCP, and the device is let go: one that is being removed waits for that.
+    /// The device is let go: one that is being removed waits for that. Connections go on over another one, if there is one, else over TCP.
     fn lose_device(&mut self, loss: Loss, now: Duration) {
-        warn!("connections to other hosts go back to TCP: {loss} ({})", self.wanted);
-        self.let_go_of_device(Cause::Lost(loss), now);
+        warn!("{loss} ({})", self.wanted);
+        if let Some(links) = &mut self.links {
+            links.let_go(Cause::Lost(loss));
+        }
         self.device_lacks = Some(format!("{loss} ({})", self.wanted));
-        (self.device_tries, self.device_at) = (0, now + SOON);
+        self.device_tries = 0;
+        self.look_for_device(now);
+        if self.device().is_none() {
+            self.waiting.clear();
+            self.tell_of_device(now);
+        }
     }
 
     /// Gives all links up, and tells the peers.

@@ -2,9 +2,11 @@
  *
  * Where SHUNT_TEST_WIRE names a directory they also reach those of other processes that have it: a datagram carries a request, and
  * completes at its sender when it is sent, by a thread. A peer that is gone, or has no such queue pair, is noticed at the next
- * request only. While there is a file "cut" in the directory no request arrives, and while there is one "slow" each takes 20 ms. The
+ * request only. While there is a file "cut" in the directory no request arrives, and while there is one "slow" each takes 20 ms. A
+ * file "fail" is taken away by the next request, which does not arrive. The
  * file that a process is reached by stands for the device: where it has another name the device is being removed. While there is one
- * of its name with ".down" behind it the port is down, which is told as an event when anything short arrives.
+ * of its name with ".down" behind it the first port is down, which is told as an event when anything short arrives. There is a second
+ * port then, which is never down.
  *
  * It is compiled with the header of libibverbs-dev, so what Rust passes is read as C reads it. It checks what the kernel checks
  * (masks of a queue pair's steps, keys, bounds), and lets everything else be as simple as it can. */
@@ -200,6 +202,9 @@ static enum ibv_wc_status dispatch(const struct packet *it)
     char fault[sizeof at.sun_path + 8];
     snprintf(fault, sizeof fault, "%s/cut", wire);
     if (!access(fault, F_OK))
+        return IBV_WC_RETRY_EXC_ERR;
+    snprintf(fault, sizeof fault, "%s/fail", wire);
+    if (!unlink(fault))
         return IBV_WC_RETRY_EXC_ERR;
     snprintf(fault, sizeof fault, "%s/slow", wire);
     if (!access(fault, F_OK))
@@ -481,10 +486,12 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 #undef ibv_query_port
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr)
 {
-    if (port != 1)
+    int has_port = port == 1 || (port == 2 && wire);
+    if (!has_port)
         return EINVAL;
+    int down = port == 1 && (context->device == &devices[2] || is_down());
     *(struct ibv_port_attr *)attr = (struct ibv_port_attr){
-        .state = context->device == &devices[2] || is_down() ? IBV_PORT_DOWN : IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096,
+        .state = down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096,
         .active_mtu = IBV_MTU_1024, .gid_tbl_len = 4, .max_msg_sz = 1 << 20, .link_layer = IBV_LINK_LAYER_ETHERNET,
     };
     return 0;
@@ -501,7 +508,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index
                       uint32_t flags, size_t size)
 {
     (void)context;
-    if (size != sizeof *entry || flags || port != 1)
+    if (size != sizeof *entry || flags || !port || port > 2)
         return EINVAL;
     if (index >= 2)
         return ENODATA;
@@ -648,12 +655,12 @@ int ibv_modify_qp(struct ibv_qp *it, struct ibv_qp_attr *attr, int mask)
     if (!is_next || mask != masks[to]) {
         result = EINVAL;
     } else if (to == IBV_QPS_INIT) {
-        if (attr->port_num != 1)
+        if (!attr->port_num || attr->port_num > 2)
             result = EINVAL;
         own->qp_access_flags = attr->qp_access_flags;
     } else if (to == IBV_QPS_RTR) {
         struct ibv_ah_attr *ah = &attr->ah_attr;
-        if (!ah->is_global || ah->grh.sgid_index != 1 || memcmp(&ah->grh.dgid, &gids[1], 16) || ah->port_num != 1 ||
+        if (!ah->is_global || ah->grh.sgid_index != 1 || memcmp(&ah->grh.dgid, &gids[1], 16) || !ah->port_num || ah->port_num > 2 ||
             !ah->grh.hop_limit || attr->path_mtu != IBV_MTU_1024)
             result = EINVAL;
         own->dest_qp_num = attr->dest_qp_num;

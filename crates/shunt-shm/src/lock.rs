@@ -85,7 +85,7 @@ enum Has {
     /// A call of this thread has it, which a signal handler has interrupted.
     Nested,
     /// Its last owner has ended with it.
-    Inherited,
+    Inherited(Owner),
 }
 
 impl OwnerLock {
@@ -156,7 +156,7 @@ impl OwnerLock {
                 && is_dead(Owner(owner))
                 && self.take(waited, me, WAITERS)
             {
-                return self.guard(me, Has::Inherited);
+                return self.guard(me, Has::Inherited(Owner(owner)));
             }
         }
     }
@@ -179,7 +179,7 @@ impl OwnerLock {
             }
             if owner == 0 || is_dead(Owner(owner)) {
                 if self.take(word, me, 0) {
-                    let has = if owner == 0 { Has::Own } else { Has::Inherited };
+                    let has = if owner == 0 { Has::Own } else { Has::Inherited(Owner(owner)) };
                     return Some(self.guard(me, has));
                 }
                 continue;
@@ -236,6 +236,21 @@ impl OwnerLock {
         }
     }
 
+    /// Gives back what `owner` has locked, as one that it has inherited from `dead`, and cannot bring to an end what that one has left half
+    /// done: the next one inherits it again.
+    #[cold]
+    pub fn return_to(&self, owner: Owner, dead: Owner) {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & !WAITERS == owner.0 {
+            let returned = dead.0 | (word & WAITERS);
+            match self.0.compare_exchange(word, returned, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) if word & WAITERS != 0 => return futex_wake(self.futex(), 1),
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
     /// Makes the lock free when its owner has died with it: for memory that is about to be used anew.
     pub fn free_if_dead(&self, is_dead: impl Fn(Owner) -> bool) {
         let word = self.0.load(Ordering::Relaxed);
@@ -256,7 +271,14 @@ impl Guard<'_> {
     #[inline(always)]
     #[must_use]
     pub const fn is_inherited(&self) -> bool {
-        matches!(self.has, Has::Inherited)
+        matches!(self.has, Has::Inherited(_))
+    }
+
+    /// The last owner, where it has ended with the lock.
+    #[inline(always)]
+    #[must_use]
+    pub const fn inherited_from(&self) -> Option<Owner> {
+        if let Has::Inherited(owner) = self.has { Some(owner) } else { None }
     }
 }
 

@@ -75,6 +75,26 @@ pub fn put(record: &Record, flags: Flags, on: bool) {
     }
 }
 
+/// True once an end is settled in a link group, or half settled: a call without one has to look for it before it moves bytes over TCP, as
+/// another program that holds the end may have gone into the ring. With the lock of a direction held, where nobody goes there without it.
+#[must_use]
+pub fn is_settled(record: &Record) -> bool {
+    phase(record) == Phase::Active || is_half_settled(record)
+}
+
+/// True for an acceptor's candidate that has its place already: another program is about to answer, or was killed as it did. Whether
+/// the client has that answer the place alone can tell.
+#[must_use]
+pub fn is_half_settled(record: &Record) -> bool {
+    let is_acceptors = || record.side() == Side::Server;
+    phase(record) == Phase::Candidate && record.id.region.load(Relaxed) != 0 && is_acceptors()
+}
+
+#[inline]
+fn phase(record: &Record) -> Phase {
+    Phase::from_code(record.id.phase.load(Acquire))
+}
+
 /// True while the sending direction is in a TCP stretch: room to write is then the kernel's news.
 #[inline]
 #[must_use]
@@ -126,7 +146,7 @@ impl End<'_> {
     #[inline]
     #[must_use]
     pub fn phase(&self) -> Phase {
-        Phase::from_code(self.record.id.phase.load(Acquire))
+        phase(self.record)
     }
 
     /// The side of the link group on which it is.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use shunt_engine::conn::is_settled;
 use shunt_shm::lock::{Guard, Owner, OwnerLock};
 
 use crate::calls::{self, Has, Index, Thread, Which};
@@ -16,6 +17,8 @@ pub struct Locked {
     owner: Owner,
     thread: &'static Thread,
     state: State,
+    /// The one that it was taken from, which has ended with it, where this process cannot bring to an end what that has left half done.
+    heir_of: Option<Owner>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +31,15 @@ enum State {
 
 impl Locked {
     #[inline(always)]
-    fn of(guard: Guard<'static>, thread: &'static Thread, has: Has) -> Self {
+    fn of(
+        guard: Guard<'static>,
+        thread: &'static Thread,
+        has: Has,
+        heir_of: Option<Owner>,
+    ) -> Self {
         let (lock, owner, nested) = guard.into_parts();
         let state = if nested { State::Nested } else { State::Taken(thread.note(has)) };
-        Self { lock, owner, thread, state }
+        Self { lock, owner, thread, state, heir_of }
     }
 
     /// True in a signal handler above a call of this thread that has the lock.
@@ -47,7 +55,10 @@ impl Locked {
         if let State::Taken(index) = self.state {
             self.state = State::Released;
             // Where a handler above the call has forked, and this is the child, the lock is the parent's.
-            self.thread.give_back(index, || self.lock.unlock(self.owner));
+            self.thread.give_back(index, || match self.heir_of {
+                None => self.lock.unlock(self.owner),
+                Some(dead) => self.lock.return_to(self.owner, dead),
+            });
         }
     }
 }
@@ -79,26 +90,28 @@ impl Sock {
         let me = self.owner(thread);
         let is_dead = |owner| members::has_ended(self.endpoint(), owner);
         let guard = which.of(record).lock(me, is_dead);
-        self.inherits(&guard, which);
-        Locked::of(guard, thread, Has::Lock(record, which, me))
+        let heir_of = self.inherits(&guard, which);
+        Locked::of(guard, thread, Has::Lock(record, which, me), heir_of)
     }
 
-    /// The lock was taken. Of one that was killed with it, what it has left half done comes to an end first.
+    /// The lock was taken. Of one that was killed with it, what it has left half done comes to an end first; or later, where this process
+    /// has no part in the link group yet: that one's name.
     #[inline(always)]
-    fn inherits(&self, guard: &Guard<'_>, which: Which) {
-        if guard.is_inherited() {
-            self.inherit(which);
-        }
+    fn inherits(&self, guard: &Guard<'_>, which: Which) -> Option<Owner> {
+        guard.inherited_from().filter(|_| !self.inherit(which))
     }
 
     #[cold]
-    fn inherit(&self, which: Which) {
-        let Some(end) = self.end() else { return };
+    fn inherit(&self, which: Which) -> bool {
+        let Some(end) = self.end() else {
+            return which == Which::Handshake || !is_settled(self.record());
+        };
         match which {
             Which::Rx => end.inherit_receiving(),
             Which::Tx => end.inherit_sending(),
             Which::Handshake => {}
         }
+        true
     }
 
     /// The lock of the receiving direction.
@@ -129,8 +142,8 @@ impl Sock {
         let me = self.owner(thread);
         let is_dead = |owner| members::has_ended(self.endpoint(), owner);
         let guard = which.of(record).lock_within(me, patience, is_dead)?;
-        self.inherits(&guard, which);
-        Some(Locked::of(guard, thread, Has::Lock(record, which, me)))
+        let heir_of = self.inherits(&guard, which);
+        Some(Locked::of(guard, thread, Has::Lock(record, which, me), heir_of))
     }
 
     /// True in a signal handler above a step of this thread on the connection.

@@ -3,6 +3,7 @@
 
 use libc::{EAGAIN, ECONNRESET, MSG_DONTWAIT, MSG_NOSIGNAL, c_int, iovec, msghdr};
 use shunt_engine::call::{Direction, Errno, Kernel, Step, Until};
+use shunt_engine::conn::is_settled;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_engine::kernel::has_failed;
@@ -104,8 +105,17 @@ fn look_and_wait(
     let blocking = is_blocking(call);
     let mut sleep = None;
     loop {
+        let phase = match conn.link() {
+            // Another process that holds the end has taken it up since the call began.
+            None if is_settled(conn.record()) => promote::advance(conn),
+            _ => conn.phase(),
+        };
+        if phase == Phase::Candidate && is_settled(conn.record()) {
+            // In the handler of a fault, above the very step that takes it up.
+            return or_error(*done, libc::EINTR);
+        }
         // In another thread, or in this one while it followed a peer.
-        if conn.phase() == Phase::Broken {
+        if phase == Phase::Broken {
             return or_error(*done, ECONNRESET);
         }
         let until = match step(call, done, blocking) {

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use shunt_engine::conn::End;
+use shunt_engine::conn::{End, is_settled};
 use shunt_engine::handshake::Phase;
 use shunt_engine::handshake::course::{self, AtEnd, Course, Time, is_offered};
 use shunt_engine::handshake::proposals;
@@ -17,7 +17,7 @@ use shunt_shm::table::{Place, Table, Ticket};
 use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::reason::Reason;
 
-use crate::conn::{Conn, Hold, SIZED, Sock};
+use crate::conn::{Conn, Hold, Locked, SIZED, Sock};
 use crate::control::link::{self, Link};
 use crate::control::listener::Listener;
 use crate::control::peer::Peer;
@@ -104,6 +104,21 @@ pub fn advance(conn: Conn) -> Phase {
 #[inline]
 pub fn poll_handshake(conn: Conn) -> Phase {
     course::poll_handshake(&Handshake(conn))
+}
+
+/// Keeps parent and child from taking the connection up as long as the value lives, where this process would not know of its place.
+pub fn hold_off(conn: Conn) -> Option<Locked> {
+    // Twice where it was taken up since the first look; not in the handler of a fault, which may set nothing up.
+    for is_last in [false, true] {
+        if conn.link().is_some() || advance(conn) != Phase::Candidate {
+            break;
+        }
+        let lock = conn.sock().lock_handshake();
+        if lock.nested() || is_last || !is_settled(conn.record()) {
+            return Some(lock);
+        }
+    }
+    None
 }
 
 /// The last process that holds the connection is about to end it. Only parent or child may have used it.

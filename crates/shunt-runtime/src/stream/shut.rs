@@ -32,6 +32,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
     if what.ends_sending() {
         demote::finish_to_end(conn);
     }
+    let alone = promote::hold_off(conn);
     let in_doubt = InDoubt::begins(conn);
     let result = {
         let lock = sock.lock_tx();
@@ -73,6 +74,7 @@ pub fn shut(conn: Conn, how: c_int, kernel: impl FnOnce(c_int) -> c_int) -> c_in
         if let Some(end) = sock.end() {
             end.announce_shut();
         }
+        drop(alone);
         notify::those_on_futexes(sock);
         notify::all_if_of_host(sock);
         notify::own(sock);

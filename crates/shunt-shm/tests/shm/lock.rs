@@ -208,3 +208,23 @@ fn only_the_owner_s_guard_unlocks() {
     drop(owner);
     assert!(!lock.is_held_by(second));
 }
+
+/// One that cannot bring to an end what a dead owner has left gives the lock back to that: the next one knows.
+#[test]
+fn what_is_returned_to_the_dead_is_inherited_again() {
+    let (lock, dead) = (OwnerLock::default(), dead());
+    let _ = lock.lock(dead, |_| false).into_parts();
+    for n in 0..2 {
+        let guard = lock.lock(me(), is_dead);
+        assert!(guard.is_inherited(), "{n}");
+        assert_eq!(guard.inherited_from(), Some(dead));
+        let (_, owner, _) = guard.into_parts();
+        lock.return_to(owner, dead);
+        lock.return_to(owner, me());
+        assert_eq!(lock.owner(), Some(dead), "it is not that one's to give any more");
+    }
+    let guard = lock.lock_within(me(), Duration::ZERO, is_dead).unwrap();
+    assert_eq!(guard.inherited_from(), Some(dead));
+    drop(guard);
+    assert_eq!(lock.lock(me(), is_dead).inherited_from(), None);
+}

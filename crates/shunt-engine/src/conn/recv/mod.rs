@@ -13,7 +13,7 @@ use shunt_shm::ring::Span;
 
 use crate::call::{Errno, Kernel, Moment, Step, Until, interruptible};
 use crate::conn::flags::SHUT_RD;
-use crate::conn::{End, has, reset};
+use crate::conn::{End, has, is_settled, reset};
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, Look, has_ended, look};
 use crate::stretch::{Path, path};
@@ -246,12 +246,46 @@ pub fn receive(
     }
 }
 
+/// Where this process knows of no ring.
 fn over_kernel(record: &Record, call: &mut impl Incoming, blocking: bool) -> Step {
+    if record.id.holders.count() > 1 {
+        return beside_others(record, call, blocking);
+    }
     if call.got() > 0 && look(&call.socket()) == Look::Error {
         // It is the next call's to tell: once.
         return Step::Done;
     }
-    match interruptible(&record.rx.copying, || read(call, usize::MAX)).0 {
+    let what = interruptible(&record.rx.copying, || read(call, usize::MAX)).0;
+    come(record, call, blocking, what)
+}
+
+/// Another process that holds the end may take the connection up at any moment, and the peer go into the ring and come back: so nothing is
+/// read but what was there before a look that found it not taken up.
+#[cold]
+fn beside_others(record: &Record, call: &mut impl Incoming, blocking: bool) -> Step {
+    let look = look(&call.socket());
+    if is_settled(record) {
+        return Step::Again;
+    }
+    let most = match look {
+        Look::Bytes(there) => usize::try_from(there).unwrap_or(usize::MAX),
+        // It is the next call's to tell: once.
+        Look::Error if call.got() > 0 => return Step::Done,
+        // The kernel does not count what is behind urgent data.
+        Look::Silent if call.total() > 0 && !call.socket().is_at_urgent_mark() => {
+            return nothing(call, blocking, Until::Kernel);
+        }
+        Look::OwnEnd if !call.socket().is_at_urgent_mark() => return at_end(record, None, call),
+        // Behind the end nothing comes.
+        Look::Silent | Look::Eof | Look::OwnEnd | Look::Error => usize::MAX,
+    };
+    let what = read(call, most);
+    come(record, call, blocking, what)
+}
+
+/// What a read of the kernel socket has brought.
+fn come(record: &Record, call: &mut impl Incoming, blocking: bool, what: Read) -> Step {
+    match what {
         Read::Bytes if is_satisfied(call, blocking) => Step::Done,
         Read::Bytes | Read::Nothing => nothing(call, blocking, Until::Kernel),
         Read::Eof => at_end(record, None, call),

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 mod far;
 mod hosted;
+mod relatives;
 
 fn in_ring(there: u64) -> Memory {
     let memory = Memory::default();

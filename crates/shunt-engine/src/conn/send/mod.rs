@@ -14,7 +14,7 @@ use crate::conn::flags::{
 };
 use crate::conn::overflow::Full;
 use crate::conn::repeated::are_pending;
-use crate::conn::{End, has, put, reset};
+use crate::conn::{End, has, is_settled, put, reset};
 use crate::handshake::Phase;
 use crate::kernel::KernelSocket;
 use crate::stretch::{Path, Send, Sender, path};
@@ -348,6 +348,9 @@ impl End<'_> {
 /// Sends over the kernel socket, without waiting: the lock is held, so that no byte of another thread
 /// can come after a mark that this one does not know of.
 pub fn over_kernel(record: &Record, end: Option<End<'_>>, call: &mut impl Outgoing) -> Step {
+    if end.is_none() && is_settled(record) {
+        return Step::Again;
+    }
     if has(record, RESET_DUE) && call.sent() == 0 && reset::fails(record, end, &call.socket()) {
         return Step::Failed(Errno::CONNRESET);
     }

@@ -5,7 +5,7 @@ use crate::model::Did::{Copied, Left, Repeated, Told, TookBack, Unlocked, Wrote}
 use crate::model::{Arrival, Memory, Sends, Socket};
 use shunt_shm::doorbell;
 use shunt_shm::handover;
-use shunt_shm::region::DEAF;
+use shunt_shm::region::{DEAF, Side};
 use shunt_shm::ring::heard;
 use shunt_wire::clc::Proposal;
 
@@ -392,6 +392,25 @@ fn without_a_ring_bytes_go_over_the_kernel_socket() {
     assert!(has(record, FILLS_KERNEL) && !has(record, HAD_ROOM));
     call.kernel = Kernel::Nothing;
     assert_eq!(over_kernel(record, None, &mut call), Step::Wait(Until::Both));
+}
+
+#[test]
+fn no_byte_goes_over_tcp_where_another_program_may_have_gone_into_the_ring() {
+    let (memory, socket) = (Memory::default(), Socket::default());
+    let id = &memory.end().record.id;
+    id.side.store(Side::Server as u32, Relaxed);
+    for (phase, region, goes) in [
+        (Phase::Candidate, 0, true),
+        (Phase::Candidate, 7, false),
+        (Phase::Active, 7, false),
+        (Phase::Tcp, 7, true),
+    ] {
+        id.phase.store(phase as u32, Relaxed);
+        id.region.store(region, Relaxed);
+        let mut call = Sends::new(&memory, &socket, 10);
+        assert_eq!(over_kernel(memory.record(), None, &mut call), Step::Again, "it looks first");
+        assert_eq!(call.sent > 0, goes, "{phase:?} {region}");
+    }
 }
 
 /// The peer is on another host.

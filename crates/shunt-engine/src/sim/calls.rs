@@ -8,18 +8,18 @@ use shunt_shm::Violation;
 use shunt_shm::lock::{Owner, OwnerLock};
 use shunt_shm::ring::{Content, Span};
 
-use super::forks::Moved;
+use super::forks::{Moved, Which};
 use super::leaving::Out;
-use super::pace::{self, point};
+use super::pace::{self, at_once, point};
 use super::program::past_library;
 use super::zerocopy::{Buffer, Look};
 use super::{World, other};
-use crate::call::{Direction, Errno, Kernel, Moment, Step};
+use crate::call::{Errno, Kernel, Moment, Step};
 use crate::conn::flags::KERNEL_HINT;
-use crate::conn::put;
 use crate::conn::recv::{Incoming, Looked};
 use crate::conn::reset;
 use crate::conn::send::Outgoing;
+use crate::conn::{is_settled, put};
 use crate::kernel::{self, KernelSocket, has_failed};
 use crate::zerocopy::batch::Batch;
 use crate::zerocopy::choice::Piece;
@@ -30,48 +30,25 @@ pub fn places(span: Span) -> impl Iterator<Item = usize> {
     [span.head, span.tail].into_iter().flat_map(|(at, len)| at..at + len)
 }
 
-/// The lock of the handshake, as a step has it.
-pub struct Latch<'w> {
-    lock: &'w Cell<bool>,
-    is_nested: bool,
-}
-
-impl<'w> Latch<'w> {
-    /// Takes it, unless a step of the same program has it, above which this one runs.
-    pub fn of(lock: &'w Cell<bool>) -> Self {
-        Self { lock, is_nested: lock.replace(true) }
-    }
-
-    pub const fn is_nested(&self) -> bool {
-        self.is_nested
-    }
-
-    fn release(&self) {
-        if !self.is_nested {
-            self.lock.set(false);
-        }
-    }
-}
-
-impl Drop for Latch<'_> {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
-/// The lock of a direction, as a step has it.
+/// The lock of a direction, or of the handshake, as a step has it.
 pub struct Lock<'w> {
     lock: &'w OwnerLock,
     owner: Owner,
     is_nested: bool,
     is_released: Cell<bool>,
+    /// The one that it was taken from, which was killed with it, where this one cannot bring to an end what that has left.
+    heir_of: Option<Owner>,
 }
 
 impl<'w> Lock<'w> {
     /// Takes it, unless a step of the same program has it, above which this one runs.
-    pub fn of(world: &'w World, who: usize, direction: Direction) -> Self {
-        let (lock, owner, is_nested) = world.locks(who, direction).into_parts();
-        Self { lock, owner, is_nested, is_released: Cell::new(is_nested) }
+    pub fn of(world: &'w World, who: usize, which: impl Into<Which>) -> Self {
+        let guard = world.locks(who, which.into());
+        let is_to_repair = || at_once(|| is_settled(&world.procs[who].record));
+        let cannot = |_: &Owner| world.linked(who).is_none() && is_to_repair();
+        let heir_of = guard.inherited_from().filter(cannot);
+        let (lock, owner, is_nested) = guard.into_parts();
+        Self { lock, owner, is_nested, is_released: Cell::new(is_nested), heir_of }
     }
 
     pub const fn is_nested(&self) -> bool {
@@ -80,7 +57,10 @@ impl<'w> Lock<'w> {
 
     fn release(&self) {
         if !self.is_released.replace(true) {
-            pace::at_once(|| self.lock.unlock(self.owner));
+            pace::at_once(|| match self.heir_of {
+                Some(dead) => self.lock.return_to(self.owner, dead),
+                None => self.lock.unlock(self.owner),
+            });
         }
     }
 }

@@ -23,6 +23,8 @@ enum Kind {
     Shuts,
     /// Connections are made.
     Connects,
+    /// The agent is gone for a while, or a program gets no more memory.
+    Lacks,
     /// A program waits in an edge-triggered epoll.
     Edges,
     /// The same, and counts. It would wait for an edge that another call of its own has had.
@@ -30,20 +32,21 @@ enum Kind {
 }
 
 use Kind::{
-    Calls, Connects, Counts, Edges, Forks, Leaves, Lends, Lies, Panics, Sets, Shuts, Signals,
-    Stalls,
+    Calls, Connects, Counts, Edges, Forks, Lacks, Leaves, Lends, Lies, Panics, Sets, Shuts,
+    Signals, Stalls,
 };
 
 /// Kinds that may come together.
-const FAMILIES: [&[Kind]; 8] = [
+const FAMILIES: [&[Kind]; 9] = [
     &[Signals, Panics, Lies, Edges],
     &[Signals, Panics, Stalls, Forks, Leaves, Edges],
     &[Signals, Panics, Stalls, Forks, Lends, Edges],
     &[Signals, Panics, Forks, Sets, Shuts, Edges],
     &[Signals, Panics, Leaves, Sets, Shuts, Edges],
-    &[Signals, Stalls, Connects, Leaves, Edges],
-    &[Stalls, Connects, Leaves, Shuts, Edges],
-    &[Stalls, Connects, Counts],
+    &[Signals, Stalls, Connects, Lacks, Leaves, Edges],
+    &[Stalls, Connects, Lacks, Leaves, Shuts, Edges],
+    &[Stalls, Connects, Lacks, Counts],
+    &[Signals, Stalls, Connects, Forks],
 ];
 
 impl Op {
@@ -74,11 +77,8 @@ impl Op {
             | Self::AcceptPlain
             | Self::Bypass
             | Self::Tire
-            | Self::AgentDies
-            | Self::AgentReturns
-            | Self::Starve
-            | Self::Feed
             | Self::On(_) => Connects,
+            Self::AgentDies | Self::AgentReturns | Self::Starve | Self::Feed => Lacks,
             Self::EdgeSend(_) | Self::EdgeReceive(_) => Edges,
             Self::CountReceive(_) => Counts,
             Self::Meet

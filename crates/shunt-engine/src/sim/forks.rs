@@ -15,6 +15,7 @@ use super::program::Doing;
 use super::sleep::Asleep;
 use super::{Op, Proc, World, other, side};
 use crate::call::Direction;
+use crate::handshake::course;
 
 /// Programs of a history, with all forks.
 pub const PROGRAMS: usize = 6;
@@ -50,6 +51,19 @@ fn owner(who: usize) -> Owner {
 /// The program that owns a lock.
 fn program(owner: Owner) -> usize {
     owner.tid() as usize - 1
+}
+
+/// A lock of an end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Of(Direction),
+    Handshake,
+}
+
+impl From<Direction> for Which {
+    fn from(direction: Direction) -> Self {
+        Self::Of(direction)
+    }
 }
 
 /// Bytes of a step that are where they should be, and that no cursor has passed yet.
@@ -88,7 +102,7 @@ impl World {
     /// Forks. The child does so many of the operations that come next.
     pub fn forks(&self, who: usize, ops: usize) {
         // The child would have the others of several connections, too.
-        if self.conn > 0 || self.procs[who].shaking.is_new.get() {
+        if self.conn > 0 || self.procs[who].mind.has_others(self.conn) {
             return;
         }
         let is_free = |child: &usize| !self.procs[*child].mind.is_born.get();
@@ -102,16 +116,19 @@ impl World {
         // What the epoll of the parent is told of it is not told of.
         child.1.mind.ops.borrow_mut().extend(left.drain(..ops).map(Op::without_edges));
         child.1.can_tell.set(me.can_tell.get());
+        child.1.is_past.set(me.is_past.get());
+        child.1.mind.has_bells.set(me.mind.has_bells.get());
+        me.shaking.is_inherited_by(&child.1.shaking);
         me.sharing.is_inherited_by(&child.1.sharing);
     }
 
-    /// Takes the lock of a direction, or finds that a step of the same program has it, above which this one runs.
-    pub fn locks(&self, who: usize, direction: Direction) -> Guard<'_> {
-        let lock = self.lock(who, direction);
-        while !self.can_lock(who, direction) {
+    /// Takes a lock, or finds that a step of the same program has it, above which this one runs.
+    pub fn locks(&self, who: usize, which: Which) -> Guard<'_> {
+        let lock = self.lock(who, which);
+        while !self.can_lock(who, which) {
             let doing = Doing { op: Op::Sleep, moved: 0, is_plain: false };
             let nothing = Asleep::nothing(doing);
-            self.rests_until(who, Asleep { lock: Some(direction), ..nothing });
+            self.rests_until(who, Asleep { lock: Some(which), ..nothing });
         }
         // A point in it would be one more in each step. With a lock that is to be had nobody waits.
         let is_dead = |owner| self.is_dead(owner);
@@ -119,23 +136,25 @@ impl World {
             true => lock.lock(owner(who), is_dead),
             false => lock.lock_within(owner(who), Duration::ZERO, is_dead).unwrap(),
         });
-        if direction == Direction::Sending {
+        if which == Which::Of(Direction::Sending) {
             at_once(|| self.notes_owed(who));
         }
-        if guard.is_inherited() {
-            match direction {
-                Direction::Receiving => self.end(who).inherit_receiving(),
-                Direction::Sending => self.end(who).inherit_sending(),
+        if let Some(end) = self.linked(who).filter(|_| guard.is_inherited()) {
+            match which {
+                Which::Of(Direction::Receiving) => end.inherit_receiving(),
+                Which::Of(Direction::Sending) => end.inherit_sending(),
+                Which::Handshake => {}
             }
         }
         guard
     }
 
-    fn lock(&self, who: usize, direction: Direction) -> &OwnerLock {
+    fn lock(&self, who: usize, which: Which) -> &OwnerLock {
         let record = &self.procs[who].record;
-        match direction {
-            Direction::Receiving => &record.rx.lock,
-            Direction::Sending => &record.tx.lock,
+        match which {
+            Which::Of(Direction::Receiving) => &record.rx.lock,
+            Which::Of(Direction::Sending) => &record.tx.lock,
+            Which::Handshake => &record.id.handshake,
         }
     }
 
@@ -144,9 +163,9 @@ impl World {
     }
 
     /// It need not wait for it.
-    pub fn can_lock(&self, who: usize, direction: Direction) -> bool {
+    pub fn can_lock(&self, who: usize, which: Which) -> bool {
         at_once(|| {
-            let has = self.lock(who, direction).owner();
+            let has = self.lock(who, which).owner();
             has.is_none_or(|has| has == owner(who) || self.is_dead(has))
         })
     }
@@ -177,17 +196,17 @@ impl World {
 
     /// A step of this program has it.
     pub fn is_in_step(&self, who: usize, direction: Direction) -> bool {
-        at_once(|| self.lock(who, direction).is_held_by(owner(who)))
+        at_once(|| self.lock(who, direction.into()).is_held_by(owner(who)))
     }
 
-    /// No step of any program has it.
-    pub fn is_free(&self, who: usize, direction: Direction) -> bool {
-        at_once(|| self.lock(who, direction).owner().is_none())
+    /// No step of any program has the lock.
+    pub fn is_free(&self, who: usize, which: impl Into<Which>) -> bool {
+        at_once(|| self.lock(who, which.into()).owner().is_none())
     }
 
     /// A program waits for a lock, and nobody goes on: its owner has to be in a handler that sleeps.
-    pub fn waits_for_good(&self, who: usize, direction: Direction) {
-        let has = self.lock(who, direction).owner().map(program);
+    pub fn waits_for_good(&self, who: usize, which: Which) {
+        let has = self.lock(who, which).owner().map(program);
         let is_above = |has: usize| self.procs[has].mind.handlers.get() > 0;
         assert!(has.is_some_and(is_above), "{who} waits for the lock of {has:?} for good");
     }
@@ -200,7 +219,8 @@ impl World {
         for peer in self.programs(other(who)).map(|who| &self.procs[who].mind) {
             peer.is_roused.set(peer.asleep.get().is_some());
         }
-        if me.in_step.get() {
+        // In a handler, or below it.
+        if me.in_step.get() || me.mind.handlers.get() > 0 {
             me.untold.iter().for_each(|untold| untold.set(true));
         }
         for direction in [Direction::Sending, Direction::Receiving] {
@@ -209,7 +229,7 @@ impl World {
                 true => (me.record.tx.cursor.pos(), &me.placed, &me.sent, &me.unseen),
                 false => (me.record.rx.cursor.pos(), &me.claimed, &me.received, &me.untaken),
             };
-            if !self.lock(who, direction).is_held_by(owner(who)) {
+            if !self.lock(who, direction.into()).is_held_by(owner(who)) {
                 continue;
             }
             if sends {
@@ -227,8 +247,9 @@ impl World {
     pub fn lets_go(&self, who: usize) -> bool {
         self.leaves_grants(who);
         let let_go = || {
-            let holders = &self.procs[who].record.id.holders;
-            if holders.count() > 1 {
+            let record = &self.procs[who].record;
+            let holders = &record.id.holders;
+            if course::is_to_be_told(record) && holders.count() > 1 {
                 let is_dead = |other: &Member| self.procs[number(*other)].is_gone.get();
                 for dead in holders.names().filter(is_dead) {
                     holders.bereave(dead);

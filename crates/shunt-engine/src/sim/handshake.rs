@@ -14,15 +14,16 @@ use shunt_wire::agent::{EndpointId, RegionId};
 use shunt_wire::clc::{Answer, Proposal};
 use shunt_wire::reason::Reason;
 
-use super::calls::Latch;
+use super::calls::Lock;
+use super::forks::Which;
 use super::group::PLACES;
 use super::machine::Machine;
 use super::pace::{self, at_once, point, uninterrupted};
 use super::program::Doing;
-use super::{Ending, Op, World};
-use crate::conn::End;
+use super::{Ending, Op, World, side};
 use crate::conn::close::Shut;
 use crate::conn::state::Agreement;
+use crate::conn::{End, is_settled};
 use crate::handshake::course::{self, AtEnd, Course, Time};
 use crate::handshake::slots::LinkGroup;
 use crate::handshake::{CLIENT_LOOKS, CLIENT_PATIENCE, Phase, next_look, proposals};
@@ -39,8 +40,15 @@ pub struct Shaking {
     has_place: Cell<bool>,
     /// It is put off for so many looks more.
     put_off: Cell<u32>,
-    /// Held while a proposal is looked for and taken up.
-    lock: Cell<bool>,
+}
+
+impl Shaking {
+    /// A child begins with what its parent has.
+    pub fn is_inherited_by(&self, child: &Self) {
+        child.is_new.set(self.is_new.get());
+        child.has_place.set(self.has_place.get());
+        child.put_off.set(self.put_off.get());
+    }
 }
 
 /// The addresses of a connection, as its client sees them.
@@ -151,7 +159,7 @@ impl Course for Hand<'_> {
 
     fn alone<T>(&self, step: impl FnOnce(bool) -> T) -> Option<T> {
         Some(uninterrupted(|| {
-            let lock = Latch::of(&self.world.procs[self.who].shaking.lock);
+            let lock = Lock::of(self.world, self.who, Which::Handshake);
             point();
             step(lock.is_nested())
         }))
@@ -176,11 +184,8 @@ impl Course for Hand<'_> {
         if me.mind.is_starved.get() {
             return Err(Reason::NoResources);
         }
-        if !me.mind.has_group.get() {
-            if !world.agent_lives.get() {
-                return Err(Reason::NoAgent);
-            }
-            me.mind.has_group.set(true);
+        if !self.gets_group() {
+            return Err(Reason::NoAgent);
         }
         point();
         let Place { slot, generation, .. } = ticket.place();
@@ -198,14 +203,19 @@ impl Course for Hand<'_> {
             let of = world.group.places[slot].conn.get();
             assert_eq!(of, Some(world.conn), "it takes another connection's proposal up");
         }
-        world.settles_in(self.who, slot, generation);
-        me.can_tell.set(true);
-        let end = world.end(self.who);
-        let _ = end.prepare_answer(generation, ENDPOINTS[1], time == Time::AtAccept);
-        point();
-        end.answer();
-        me.record.id.phase.store(Phase::Active as u32, Release);
+        self.takes_place_and_answers(slot, generation, time);
         Ok(())
+    }
+
+    fn resumes(&self) -> bool {
+        let me = &self.world.procs[self.who];
+        if me.mind.is_starved.get() || !self.gets_group() {
+            return false;
+        }
+        point();
+        let generation = me.record.id.slot_generation.load(Relaxed);
+        self.takes_place_and_answers(me.record.slot(), generation, Time::AtUse);
+        true
     }
 
     fn claim(&self, _: Time) -> Result<bool, Reason> {
@@ -241,14 +251,40 @@ impl Course for Hand<'_> {
         proposals::withdraw(&world.table, Machine::REGION, world.end(self.who), point)
     }
 
+    /// A client's child has what its parent had; an acceptor's gets the link group of the agent.
     fn joins(&self) -> bool {
-        false
+        let me = &self.world.procs[self.who];
+        let has_place = side(self.who) == 1 && !me.mind.is_starved.get() && self.gets_group();
+        me.shaking.has_place.set(me.shaking.has_place.get() || has_place);
+        has_place
     }
 
-    fn greets(&self) {}
+    fn greets(&self) {
+        self.world.procs[self.who].can_tell.set(true);
+    }
 
     fn decline(&self, _: Reason) {
         self.record().id.phase.store(Phase::Tcp as u32, Release);
+    }
+}
+
+impl Hand<'_> {
+    /// It has the link group mapped, or gets it of the agent.
+    fn gets_group(&self) -> bool {
+        let has_group = &self.world.procs[self.who].mind.has_group;
+        has_group.set(has_group.get() || self.world.agent_lives.get());
+        has_group.get()
+    }
+
+    fn takes_place_and_answers(&self, slot: usize, generation: u32, time: Time) {
+        let (world, me) = (self.world, &self.world.procs[self.who]);
+        world.settles_in(self.who, slot, generation);
+        me.can_tell.set(true);
+        let end = world.end(self.who);
+        let _ = end.prepare_answer(generation, ENDPOINTS[1], time == Time::AtAccept);
+        point();
+        end.answer();
+        me.record.id.phase.store(Phase::Active as u32, Release);
     }
 }
 
@@ -281,11 +317,11 @@ impl World {
     fn settles_in(&self, who: usize, slot: usize, generation: u32) {
         let me = &self.procs[who];
         let id = &me.record.id;
-        id.region.store(Machine::REGION, Relaxed);
         id.slot.store(u32::try_from(slot).unwrap(), Relaxed);
         id.slot_generation.store(generation, Relaxed);
+        id.region.store(Machine::REGION, Relaxed);
         me.shaking.has_place.set(true);
-        if who == 1 {
+        if side(who) == 1 {
             // The link before the flag: shutdown does it in the other order, so one of the two announces it.
             store_load_fence();
             self.end(who).announce_shut();
@@ -296,6 +332,18 @@ impl World {
     pub fn linked(&self, who: usize) -> Option<End<'_>> {
         let Shaking { is_new, has_place, .. } = &self.procs[who].shaking;
         (!is_new.get() || has_place.get()).then(|| self.end(who))
+    }
+
+    /// No other program takes the connection up as long as this value lives: this one would not know of the place. As the library's
+    /// `promote::hold_off`.
+    pub fn holds_off(&self, who: usize) -> Option<Lock<'_>> {
+        while self.linked(who).is_none() && self.advances(who) == Phase::Candidate {
+            let lock = Lock::of(self, who, Which::Handshake);
+            if lock.is_nested() || !at_once(|| is_settled(&self.procs[who].record)) {
+                return Some(lock);
+            }
+        }
+        None
     }
 
     /// Looks after the handshake before a call.
@@ -351,7 +399,7 @@ impl World {
         let me = &self.procs[who];
         let is_proposed = at_once(|| me.record.id.phase.load(Relaxed)) == Phase::Proposed as u32
             && at_once(|| me.section.setup.state.load(Relaxed)) == Proposal::Proposed as u32;
-        me.is_past.set(who == 0 && me.shaking.is_new.get() && is_proposed);
+        me.is_past.set(side(who) == 0 && me.shaking.is_new.get() && is_proposed);
     }
 
     /// A call that the library does not see.
@@ -379,6 +427,13 @@ impl World {
         }
     }
 
+    /// The last descriptor goes. Only another program may have used it.
+    pub fn begins_to_end(&self, who: usize) {
+        if self.procs[who].shaking.is_new.get() && course::is_to_join_at_end(&self.hand(who)) {
+            self.hand(who).joins();
+        }
+    }
+
     /// The last descriptor goes. True when the other end has nothing to do with it but by the kernel.
     pub fn ends_alone(&self, who: usize) -> bool {
         let (me, id) = (&self.procs[who], &self.procs[who].record.id);
@@ -386,7 +441,7 @@ impl World {
             return false;
         }
         let at_end = course::ends(&self.hand(who));
-        if at_end == AtEnd::GivesBack && who == 0 && me.shaking.has_place.get() {
+        if at_end == AtEnd::GivesBack && side(who) == 0 && me.shaking.has_place.get() {
             self.group.slots.free(id.slot.load(Relaxed) as usize, &self.group);
         }
         at_end == AtEnd::GivesBack || self.linked(who).is_none()
@@ -397,7 +452,7 @@ impl World {
         let me = &self.procs[who];
         let is_done = || {
             self.end(who).is_done(Some(&self.socket(who)));
-            if who == 0 {
+            if side(who) == 0 {
                 self.group.slots.has_ended(me.record.slot());
             }
         };

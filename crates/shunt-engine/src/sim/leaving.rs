@@ -17,7 +17,7 @@ use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
 use crate::conn::close::Shut;
 use crate::conn::leave::{Below, Frozen, Leaving, Moment, Repeating};
 use crate::conn::repeated::{are_awaited, are_known, are_pending};
-use crate::conn::reset;
+use crate::conn::{is_half_settled, reset};
 use crate::events;
 use crate::handshake::Phase;
 use crate::kernel::{KernelSocket, has_failed};
@@ -265,11 +265,13 @@ impl World {
             Phase::Proposed if self.takes_proposal_back(who) => {
                 id.phase.store(Phase::Tcp as u32, Release);
             }
-            Phase::Proposed | Phase::Active => {
+            Phase::Candidate if !is_half_settled(&self.procs[who].record) => {
+                id.phase.store(Phase::Tcp as u32, Release);
+            }
+            Phase::Candidate | Phase::Proposed | Phase::Active => {
                 self.leaves(who);
                 self.sends_rest(who);
             }
-            Phase::Candidate => id.phase.store(Phase::Tcp as u32, Release),
             Phase::Tcp | Phase::Broken => {}
         }
     }

@@ -103,6 +103,11 @@ impl Mind {
         self.asleep.set(Some(asleep));
     }
 
+    /// Its descriptors stand for other connections, too.
+    pub fn has_others(&self, conn: usize) -> bool {
+        self.numbers.iter().any(|number| number.get().is_some_and(|of| of != conn))
+    }
+
     pub fn has_room(&self) -> bool {
         self.numbers.iter().any(|number| number.get().is_none())
     }

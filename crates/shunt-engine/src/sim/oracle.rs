@@ -9,6 +9,7 @@
 use shunt_shm::handover;
 use shunt_shm::region::DEAF;
 
+use super::forks::Which;
 use super::pace::at_once;
 use super::program::Doing;
 use super::sleep::Asleep;
@@ -281,6 +282,11 @@ impl World {
         if is_short || self.is_untold(who, &asleep) {
             return;
         }
+        // Another program of its end has come to a place meanwhile: it finds that at its next look.
+        let has_place = self.linked(who).is_some();
+        if !has_place && asleep.looks_at.is_some() && self.has_relatives(who) {
+            return;
+        }
         if asleep.doing.op == Op::HearAll {
             return self.waits_for_notice(who, &asleep);
         }
@@ -361,8 +367,8 @@ impl World {
     pub fn rests_for_good(&self, who: usize) {
         let (me, peer) = (&self.procs[who], &self.procs[other(who)]);
         let Some(asleep) = me.mind.asleep.get().filter(|_| !me.is_gone.get()) else { return };
-        if let Some(direction) = asleep.lock {
-            return self.waits_for_good(who, direction);
+        if let Some(which) = asleep.lock {
+            return self.waits_for_good(who, which);
         }
         if asleep.doing.op == Op::Sleep || self.is_untold(who, &asleep) {
             return;
@@ -401,7 +407,9 @@ impl World {
     /// What readiness says is what calls find.
     pub fn checks_readiness(&self, who: usize) {
         // Above a step it would be turned away.
-        if [Direction::Receiving, Direction::Sending].iter().any(|way| !self.is_free(who, *way)) {
+        let locks =
+            [Which::from(Direction::Receiving), Direction::Sending.into(), Which::Handshake];
+        if locks.into_iter().any(|lock| !self.is_free(who, lock)) {
             return;
         }
         self.leaps.set(true);

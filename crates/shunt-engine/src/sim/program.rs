@@ -7,16 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use shunt_shm::Violation;
 
 use super::calls::{Lock, Receiving, Sending};
-use super::pace::{self, Panicked, point};
+use super::pace::{self, Panicked, at_once, point};
 use super::{Ending, Op, World, other};
 use crate::call::{Direction, Errno, Kernel, Step, Until, enter};
 use crate::conn::close::Shut;
 use crate::conn::flags::{FROZEN, KERNEL_HINT};
 use crate::conn::overflow;
-use crate::conn::put;
 use crate::conn::recv::{peek, receive};
 use crate::conn::repeated::{are_known, are_pending};
 use crate::conn::send::{Outgoing, over_kernel};
+use crate::conn::{is_settled, put};
 use crate::handshake::Phase;
 use crate::wait::Naps;
 
@@ -183,6 +183,9 @@ impl World {
         let mut was_told = polls;
         loop {
             let before = doing.moved;
+            if op.moves() {
+                self.goes_where_others_are(who);
+            }
             if self.is_broken(who) && !matches!(op, Op::Close | Op::Die(_) | Op::Lie(_)) {
                 self.is_over(who, *doing, Step::Failed(Errno::CONNRESET));
                 return;
@@ -255,6 +258,13 @@ impl World {
                 }
             }
             was_told &= doing.moved == before;
+        }
+    }
+
+    /// Another program that holds the end has taken the connection up since the call began.
+    fn goes_where_others_are(&self, who: usize) {
+        if self.linked(who).is_none() && at_once(|| is_settled(&self.procs[who].record)) {
+            self.advances(who);
         }
     }
 

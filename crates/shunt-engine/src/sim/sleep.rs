@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Acquire;
 use shunt_shm::doorbell::{ON_BELL, ON_FUTEX};
 use shunt_shm::sync::AtomicU32;
 
+use super::forks::Which;
 use super::pace::{self, at_once, rest};
 use super::program::Doing;
 use super::wakes::News;
@@ -33,8 +34,8 @@ pub struct Asleep {
     /// What there was of the other end's news when it began, and how many points had been passed.
     pub news: News,
     pub began: u32,
-    /// The lock of this direction, and nothing else.
-    pub lock: Option<Direction>,
+    /// This lock, and nothing else.
+    pub lock: Option<Which>,
 }
 
 impl Asleep {
@@ -139,7 +140,7 @@ impl World {
             looks_at: self.next_look(who),
             ..Asleep::nothing(doing)
         };
-        self.rests_until(who, asleep);
+        self.sleeps_now(who, asleep);
     }
 
     /// After a nap on a futex in which nothing came.
@@ -202,8 +203,8 @@ impl World {
     /// Whether a sleep has ended.
     pub fn is_woken(&self, who: usize, asleep: &Asleep) -> bool {
         let me = &self.procs[who];
-        if let Some(direction) = asleep.lock {
-            return self.can_lock(who, direction);
+        if let Some(which) = asleep.lock {
+            return self.can_lock(who, which);
         }
         let told = self.socket(who).poll();
         asleep.events.is_some_and(|events| told & (events | events::ALWAYS) != 0)

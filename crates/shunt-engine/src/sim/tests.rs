@@ -188,6 +188,51 @@ proptest! {
     }
 }
 
+/// What one does that makes a connection, and has forked by then: either of the two may be killed as it uses it first.
+fn related(makes: Op) -> impl Strategy<Value = Vec<Op>> {
+    let step = || {
+        prop_oneof![
+            12 => op().prop_map(Op::without_edges),
+            1 => (1_usize..4).prop_map(Op::Fork),
+            1 => (0_u32..150).prop_map(Op::Signal),
+        ]
+    };
+    let steps = |most| prop::collection::vec(step(), 0..most);
+    let dies = || prop_oneof![2 => Just(None), 3 => (0_u32..120).prop_map(Some)];
+    (steps(2), dies(), steps(4), dies(), steps(6)).prop_map(
+        move |(before, child_dies, child, parent_dies, parent)| {
+            let child: Vec<_> = child_dies.map(Op::Die).into_iter().chain(child).collect();
+            let forks = Op::Fork(child.len());
+            let parent = parent_dies.map(Op::Die).into_iter().chain(parent);
+            let first = [makes].into_iter().chain(before).chain([forks]);
+            first.chain(child).chain(parent).collect()
+        },
+    )
+}
+
+fn related_programs() -> impl Strategy<Value = (Vec<Op>, Vec<Op>)> {
+    let accepts = prop_oneof![
+        4 => Just(Op::Accept),
+        1 => Just(Op::AcceptNow),
+        1 => Just(Op::AcceptLate),
+    ];
+    let plain = prop::collection::vec(op().prop_map(Op::without_edges), 0..10)
+        .prop_map(|ops| core::iter::once(Op::Connect).chain(ops).collect());
+    let client = prop_oneof![3 => plain, 1 => related(Op::Connect)];
+    (client, accepts.prop_flat_map(related))
+}
+
+proptest! {
+    #![proptest_config(seeded(4))]
+
+    #[test]
+    fn whoever_of_those_that_hold_an_end_takes_the_connection_up_they_all_go_on_there(
+        history in history(related_programs())
+    ) {
+        let _ = history.run();
+    }
+}
+
 /// A program that sends without copies, among what it does; `others` may come anywhere.
 fn lending_op(others: impl Strategy<Value = Op>) -> impl Strategy<Value = Op> {
     // Half a ring is the most that is granted at once.
@@ -564,6 +609,8 @@ fn what_was_mended_stays_so() {
         "meet send:2998 recv:11 poll-recv:11 recv-all:28 poll-send:1 / meet poll-send:1 buffers:1 look:1 look:1 send:1 shut-both / 00afbd054408b600800000",
         // A handler asked again and again for what a call below it had, which could not tell the peer meanwhile.
         "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
+        // A program was killed between its answer and the note of it: the other one that held the end stayed on TCP.
+        "connect / accept fork:2 die:47 send:1 fork:1 send:1 / 000d3c031d0000",
         // One of two programs had shut a connection, which the library reset in the other one: it was only shut after all.
         "meet shut / meet fork:1 shut-both panic:57 poll-send:1 / 080447",
     ] {

@@ -549,10 +549,11 @@ impl Sock {
     /// Both sides have agreed.
     pub fn activate(&self, link: &'static Link, side: Side, slot: usize, generation: u32) {
         let id = &self.record().id;
-        id.region.store(link.region, Ordering::Relaxed);
         id.slot.store(u32::try_from(slot).unwrap_or(0), Ordering::Relaxed);
         id.side.store(side as u32, Ordering::Relaxed);
         id.slot_generation.store(generation, Ordering::Relaxed);
+        // Last: where this process is killed now, a relative goes on with what stands here.
+        id.region.store(link.region, Ordering::Release);
     }
 
     /// Counts the connection end as shunted, once.

@@ -8,14 +8,15 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use shunt_engine::handshake::Phase;
+use shunt_engine::conn::is_half_settled;
+use shunt_engine::handshake::{Phase, course};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::Member;
 use shunt_sys::process::Identity;
 
 use crate::conn::{Sock, brevity, hold};
 use crate::control::endpoint::Endpoint;
-use crate::control::link;
+use crate::control::link::{self, Link};
 use crate::control::members;
 use crate::fds::fd_table;
 use crate::point;
@@ -76,8 +77,7 @@ pub fn let_go(endpoint: &Endpoint, record: &Record) -> bool {
 /// Before this process lets go: of several that die or close at once, one is the last.
 fn let_go_for_the_dead(endpoint: &Endpoint, record: &Record) {
     let holders = &record.id.holders;
-    let matters = matches!(phase(record), Phase::Active | Phase::Proposed);
-    if matters && holders.count() > 1 {
+    if course::is_to_be_told(record) && holders.count() > 1 {
         for other in holders.names().filter(|other| members::has_died(endpoint, *other)) {
             holders.bereave(other);
         }
@@ -152,11 +152,13 @@ fn bury(record: &Record, arena: &Arena) {
     brevity::settle(record, arena);
     let region = record.id.region.load(Ordering::Relaxed);
     let (slot, side) = (record.slot(), record.side());
+    let has_ended = |link: &Link| {
+        link.view().section(slot, side).setup.done.store(1, Ordering::Release);
+    };
     if let Some(link) = link::all().find(|link| link.region == region && link.side == side) {
         match phase(record) {
-            Phase::Active | Phase::Broken => {
-                link.view().section(slot, side).setup.done.store(1, Ordering::Release);
-            }
+            Phase::Active | Phase::Broken => has_ended(link),
+            Phase::Candidate if is_half_settled(record) => has_ended(link),
             Phase::Proposed if agree::withdraw_from(link, record) => {
                 link.free_slot(slot);
             }

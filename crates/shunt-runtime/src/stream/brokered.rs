@@ -34,11 +34,16 @@ pub(super) fn take_place(conn: Conn, region: RegionId, slot: usize) -> Result<()
     sock.put(ELSEWHERE, true);
     agree::settle(sock, link, Side::Client, (slot, generation));
     link::detach(link);
+    has_place(conn);
+    Ok(())
+}
+
+/// The connection has its place: what the program has done to the socket before counts there.
+pub(super) fn has_place(conn: Conn) {
     buffers::begin(conn, true);
-    if sock.has(SHUT_WR) {
+    if conn.has(SHUT_WR) {
         liveness::end_loudly(conn);
     }
-    Ok(())
 }
 
 /// Looks whether the other end of what was just accepted at `listener` was offered; an error is why it stays on TCP
@@ -81,10 +86,7 @@ pub(super) fn claim(conn: Conn, time: Time) -> Result<bool, Reason> {
     let taken = peer.ok_or(Reason::NoResources).map(|peer| {
         sock.put(ELSEWHERE, true);
         agree::answer(sock, link, place, peer, time);
-        buffers::begin(conn, true);
-        if sock.has(SHUT_WR) {
-            liveness::end_loudly(conn);
-        }
+        has_place(conn);
     });
     link::detach(link);
     taken.map(|()| true)

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 
+use shunt_engine::conn::is_half_settled;
 use shunt_engine::conn::repeated::are_pending;
 use shunt_engine::handshake::Phase;
 use shunt_wire::reason::Reason;
@@ -65,8 +66,9 @@ pub fn give_back(conn: Conn, why: Reason) {
     }
     match conn.phase() {
         Phase::Proposed if agree::withdraw(&conn) => decline(conn, why),
-        // Also where the acceptor was quicker than the withdrawal.
-        Phase::Proposed | Phase::Active => {
+        Phase::Candidate if !is_half_settled(conn.record()) => decline(conn, why),
+        // Also where the acceptor was quicker than the withdrawal, or was killed as it answered.
+        Phase::Candidate | Phase::Proposed | Phase::Active => {
             demote::leave(conn, why);
             demote::finish(conn);
             if are_pending(conn.record()) {
@@ -75,7 +77,6 @@ pub fn give_back(conn: Conn, why: Reason) {
                 stream::broken(conn);
             }
         }
-        Phase::Candidate => decline(conn, why),
         Phase::Tcp | Phase::Broken => {}
     }
 }

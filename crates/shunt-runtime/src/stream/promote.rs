@@ -200,6 +200,10 @@ impl Course for Handshake {
         accept(self.0, ticket, time)
     }
 
+    fn resumes(&self) -> bool {
+        resume(self.0).is_ok()
+    }
+
     fn claim(&self, time: Time) -> Result<bool, Reason> {
         brokered::claim(self.0, time)
     }
@@ -283,6 +287,26 @@ fn accept_in(
     answer(sock, link, (slot, generation), peer, time);
     notify::all_if_of_host(sock);
     Ok(())
+}
+
+/// Takes a connection up that parent or child had given its place when it was killed, and says so to the client: maybe once more, and as
+/// the endpoint that it is to ring from now on.
+fn resume(conn: Conn) -> Result<(), Reason> {
+    let (sock, record) = (conn.sock(), conn.record());
+    let fd = conn.kernel().ok_or(Reason::NoProposal)?;
+    let (region, slot) = (record.id.region.load(Ordering::Relaxed), record.slot());
+    let link = link::attach(region, slot, abi::borrow(fd))?;
+    let client = link.view().section(slot, Side::Client).setup.endpoint.load(Ordering::Relaxed);
+    let peer = link.peers.find(client).ok_or(Reason::ProtocolViolation);
+    let resumed = peer.map(|peer| {
+        let _in_doubt = InDoubt::on(sock);
+        let place = (slot, record.id.slot_generation.load(Ordering::Relaxed));
+        answer(sock, link, place, peer, Time::AtUse);
+        notify::all_if_of_host(sock);
+        brokered::has_place(conn);
+    });
+    link::detach(link);
+    resumed
 }
 
 /// Takes part in the link group of a connection that parent or child has settled in it. False when it cannot be had.

@@ -12,7 +12,7 @@ use shunt_wire::offer::Offer;
 use shunt_wire::reason::Reason;
 
 use crate::conn::flags::RESET_DUE;
-use crate::conn::{End, has};
+use crate::conn::{End, has, is_half_settled};
 use crate::handshake::brevity::has_lasted;
 use crate::handshake::{CLIENT_LOOKS, Missed, Phase, gives_up, missed};
 use crate::spin::Nanos;
@@ -58,6 +58,9 @@ pub trait Course {
     /// # Errors
     /// Why the connection stays on TCP.
     fn accept(&self, ticket: &Self::Ticket, time: Time) -> Result<(), Reason>;
+    /// Takes the connection up in the place that it has, and answers: a relative was killed as it did so, before its answer or
+    /// behind it. False: the link group cannot be had.
+    fn resumes(&self) -> bool;
     /// Asks the agent for the place of one whose other end was offered, takes it, and answers. False: it was not offered.
     ///
     /// # Errors
@@ -157,7 +160,7 @@ fn unless_settled(host: &impl Course, steps: impl FnOnce(Phase) -> Phase) -> Pha
 
 /// True for an accepted one that is put off, and has not lasted yet, with so many calls more.
 fn has_to_last(host: &impl Course, calls: u32) -> bool {
-    host.is_put_off() && {
+    !is_half_settled(host.record()) && host.is_put_off() && {
         let looks = host.record().id.looks.fetch_add(calls, Relaxed).saturating_add(calls);
         !has_lasted(looks, age(host))
     }
@@ -198,6 +201,9 @@ fn poll_proposal(host: &impl Course) -> Phase {
                 _ => Phase::Candidate,
             };
         }
+        if is_half_settled(host.record()) {
+            return resume(host);
+        }
         let accepted = host.find().is_some_and(|found| host.accept(&found, Time::AtUse).is_ok());
         if accepted { Phase::Active } else { Phase::Candidate }
     });
@@ -207,6 +213,9 @@ fn poll_proposal(host: &impl Course) -> Phase {
 /// Takes a proposal for the candidate up; an error is why it stays on TCP for good.
 fn take_proposal(host: &impl Course, time: Time) -> Result<Phase, Reason> {
     let id = &host.record().id;
+    if is_half_settled(host.record()) {
+        return Ok(resume(host));
+    }
     if owes_reset(host) {
         return Ok(Phase::Candidate);
     }
@@ -315,6 +324,21 @@ fn declined(host: &impl Course) -> Option<Reason> {
     host.end()?.declined()
 }
 
+/// A candidate that another program was killed over. The table has its proposal no more, and the client may put bytes into the ring.
+#[cold]
+fn resume(host: &impl Course) -> Phase {
+    match host.resumes() {
+        true => Phase::Active,
+        false => unreachable_place(host, Phase::Candidate),
+    }
+}
+
+/// Without its link group nothing is known of what the peer has sent.
+fn unreachable_place(host: &impl Course, closed: Phase) -> Phase {
+    // The call says of a descriptor that was closed what is to be said.
+    if host.is_open() { Phase::Broken } else { closed }
+}
+
 /// An active connection whose link group this process does not have: it was promoted by the parent
 /// or child with which it is shared.
 #[cold]
@@ -323,8 +347,18 @@ fn adopt(host: &impl Course) -> Phase {
         host.greets();
         return Phase::Active;
     }
-    // The call says of a descriptor that was closed what is to be said.
-    if host.is_open() { Phase::Broken } else { Phase::Active }
+    unreachable_place(host, Phase::Active)
+}
+
+/// The peer may know of the connection's place: of its end it is to be told by the last process that holds it, as the kernel alone
+/// tells of the end of a killed one.
+#[must_use]
+pub fn is_to_be_told(record: &Record) -> bool {
+    match Phase::from_code(record.id.phase.load(Acquire)) {
+        Phase::Active | Phase::Proposed => true,
+        Phase::Candidate => is_half_settled(record),
+        Phase::Tcp | Phase::Broken => false,
+    }
 }
 
 /// True for the last process that holds the connection and is about to end it, where parent or child alone has taken part in its
@@ -333,7 +367,8 @@ pub fn is_to_join_at_end(host: &impl Course) -> bool {
     let has_place = match phase(host) {
         Phase::Active | Phase::Broken => true,
         Phase::Proposed => is_offered(&host.record().id),
-        Phase::Candidate | Phase::Tcp => false,
+        Phase::Candidate => is_half_settled(host.record()),
+        Phase::Tcp => false,
     };
     has_place && host.end().is_none()
 }

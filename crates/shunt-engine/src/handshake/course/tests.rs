@@ -1,5 +1,6 @@
 use core::cell::{Cell, RefCell};
 
+use shunt_shm::region::Side;
 use shunt_wire::clc::{Answer, Proposal};
 
 use super::*;
@@ -14,6 +15,7 @@ const SECOND: u64 = 1_000_000_000;
 enum Did {
     Accepted(Time),
     Claimed(Time),
+    Resumed,
     TookPlace(RegionId, usize),
     Unanswered,
     Met(EndpointId),
@@ -172,6 +174,12 @@ impl Course for Way {
     fn accept(&self, (): &(), time: Time) -> Result<(), Reason> {
         self.does(Did::Accepted(time));
         self.accepted
+    }
+
+    fn resumes(&self) -> bool {
+        self.does(Did::Resumed);
+        self.is_linked.set(!self.cannot_join);
+        !self.cannot_join
     }
 
     fn claim(&self, time: Time) -> Result<bool, Reason> {
@@ -452,6 +460,35 @@ fn a_relative_adopts_what_another_one_has_settled() {
     }
 }
 
+/// An acceptor's candidate, whose place stands in the record: a relative was killed as it answered.
+fn half_settled() -> Way {
+    let way = Way::of(Phase::Candidate);
+    way.id().side.store(Side::Server as u32, Relaxed);
+    way.id().region.store(9, Relaxed);
+    way
+}
+
+#[test]
+fn a_relative_goes_on_where_one_was_killed_as_it_answered() {
+    for look in [advance, poll_handshake] {
+        let mut way = half_settled();
+        (way.is_put_off, way.is_connecting) = (true, true);
+        assert_eq!((look(&way), way.did()), (Phase::Active, vec![Did::Resumed]));
+        let mut way = half_settled();
+        put(way.record(), RESET_DUE, true);
+        way.cannot_join = true;
+        assert_eq!((look(&way), way.phase()), (Phase::Broken, Phase::Candidate), "for this call");
+        way.is_closed = true;
+        assert_eq!(look(&way), Phase::Candidate, "the call says what is to be said");
+        way.did();
+        (way.is_closed, way.is_nested) = (false, true);
+        assert_eq!((look(&way), way.did()), (Phase::Candidate, vec![]));
+    }
+    let way = half_settled();
+    way.id().side.store(Side::Client as u32, Relaxed);
+    assert_eq!(advance(&way), Phase::Tcp, "it has taken no proposal up");
+}
+
 #[test]
 fn an_offer_is_waited_for_and_withdrawn() {
     let way = Way::offered(Offer::Open(3));
@@ -533,10 +570,25 @@ fn the_last_relative_tells_the_peer_also_of_a_connection_that_only_others_have_u
     for phase in [Phase::Tcp, Phase::Candidate, Phase::Proposed] {
         assert!(!has_to(&Way::of(phase)), "{phase:?}: nobody else has a place for it");
     }
+    assert!(has_to(&half_settled()), "the client may know the answer of one that was killed");
     let way = Way::offered(Offer::Claimed { region: 9, slot: 5 });
     assert!(!has_to(&way), "nobody has taken the place");
     set_phase(&way, Phase::Proposed);
     assert!(has_to(&way), "a child has");
+}
+
+#[test]
+fn the_last_relative_is_looked_for_where_the_peer_may_have_an_answer() {
+    for (phase, is_told) in [
+        (Phase::Tcp, false),
+        (Phase::Proposed, true),
+        (Phase::Candidate, false),
+        (Phase::Active, true),
+        (Phase::Broken, false),
+    ] {
+        assert_eq!(is_to_be_told(Way::of(phase).record()), is_told, "{phase:?}");
+    }
+    assert!(is_to_be_told(half_settled().record()));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn set_phase(host: &impl Course, phase: Phase) {
 pub fn advance(host: &impl Course) -> Phase {
     unless_settled(host, |phase| match phase {
         Phase::Candidate if has_to_last(host, 1) => Phase::Candidate,
-        Phase::Candidate => look_for_proposal(host, Time::AtUse),
+        Phase::Candidate => adopted(host, look_for_proposal(host, Time::AtUse)),
         Phase::Proposed => look_for_answer(host),
         Phase::Active => adopt(host),
         other => other,
@@ -132,7 +132,7 @@ pub fn poll_handshake(host: &impl Course) -> Phase {
             answered(host).unwrap_or(Phase::Proposed)
         }
         Phase::Candidate if has_to_last(host, 0) => Phase::Candidate,
-        Phase::Candidate => poll_proposal(host),
+        Phase::Candidate => adopted(host, poll_proposal(host)),
         other => other,
     })
 }
@@ -348,6 +348,11 @@ fn adopt(host: &impl Course) -> Phase {
         return Phase::Active;
     }
     unreachable_place(host, Phase::Active)
+}
+
+/// What a look has come to, before which this process may have waited for another one to take the connection up.
+fn adopted(host: &impl Course, found: Phase) -> Phase {
+    if found == Phase::Active && host.end().is_none() { adopt(host) } else { found }
 }
 
 /// The peer may know of the connection's place: of its end it is to be told by the last process that holds it, as the kernel alone

@@ -173,6 +173,7 @@ impl Course for Way {
 
     fn accept(&self, (): &(), time: Time) -> Result<(), Reason> {
         self.does(Did::Accepted(time));
+        self.is_linked.set(self.accepted.is_ok());
         self.accepted
     }
 
@@ -184,6 +185,7 @@ impl Course for Way {
 
     fn claim(&self, time: Time) -> Result<bool, Reason> {
         self.does(Did::Claimed(time));
+        self.is_linked.set(self.claimed == Ok(true));
         self.claimed
     }
 
@@ -317,10 +319,19 @@ fn a_proposal_that_cannot_be_taken_up_is_declined_once() {
 fn who_comes_second_finds_what_the_first_has_settled() {
     let mut way = Way::of(Phase::Candidate);
     way.found_at = Some(1);
-    way.meanwhile = Some(|way| way.id().phase.store(Phase::Active as u32, Relaxed));
+    way.meanwhile = Some(|way| {
+        way.is_linked.set(true);
+        way.id().phase.store(Phase::Active as u32, Relaxed);
+    });
     assert_eq!((advance(&way), way.did()), (Phase::Active, vec![]));
     way.id().phase.store(Phase::Candidate as u32, Relaxed);
     assert_eq!((poll_handshake(&way), way.did()), (Phase::Active, vec![]));
+    // Where the first one is another process.
+    for look in [advance, poll_handshake] {
+        let mut way = Way::of(Phase::Candidate);
+        way.meanwhile = Some(|way| way.id().phase.store(Phase::Active as u32, Relaxed));
+        assert_eq!((look(&way), way.did()), (Phase::Active, vec![Did::Joined, Did::Greeted]));
+    }
 }
 
 #[test]

@@ -611,6 +611,11 @@ fn what_was_mended_stays_so() {
         "meet share recv:1 / meet signal:117 grant:1 poll-recv:1 / 36000000",
         // A program was killed between its answer and the note of it: the other one that held the end stayed on TCP.
         "connect / accept fork:2 die:47 send:1 fork:1 send:1 / 000d3c031d0000",
+        // A call went on over TCP though another program had taken the connection up since its look.
+        "connect recv:1 send:39 shut / accept fork:1 recv:1 poll-send:1 / 804b001041",
+        "connect fork:2 fork:1 recv-all:16 send:1 / accept fork:1 poll-send:1 fork:1 send:1 / 7f7f817f0100",
+        // A program shut its direction while another one took the connection up: neither of the two announced the end.
+        "connect fork:1 poll-send:1 recv:1 / accept fork:1 shut recv:1 / 490030618f8197001805074400000000",
         // One of two programs had shut a connection, which the library reset in the other one: it was only shut after all.
         "meet shut / meet fork:1 shut-both panic:57 poll-send:1 / 080447",
     ] {

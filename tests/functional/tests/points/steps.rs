@@ -67,6 +67,14 @@ fn others_go_on_while_a_fork_is_under_way() {
 }
 
 #[test]
+fn a_relative_goes_on_where_one_was_killed_that_took_the_connection_up() {
+    for mode in Mode::enabled_shunted() {
+        let told = run(&points::sandbox(mode), "bereaved");
+        assert_eq!(told.lines().count(), 12, "{told}");
+    }
+}
+
+#[test]
 fn threads_of_two_pid_namespaces_with_one_id_wait_for_each_other() {
     // Only root makes namespaces of processes.
     if !sandbox::is_root() {

@@ -1,6 +1,7 @@
 //! Programs for a library with points (`make points`): what two processes do while one of them panics, is held, is
 //! interrupted or killed at a point.
 
+mod bereaved;
 mod ends;
 mod hand_overs;
 mod late_proposals;
@@ -38,6 +39,7 @@ fn run(args: &[&str]) -> io::Result<bool> {
             panics::tested(&way(to)?, &kinds(names), event, is_full)
         }
         ["panics" | "signals", "other", to] => panics::other(&way(to)?).map(|()| true),
+        ["bereaved"] => bereaved::all(),
         ["room"] => room::all(),
         ["late-proposals"] => late_proposals::all(),
         ["waits"] => waits::all(),

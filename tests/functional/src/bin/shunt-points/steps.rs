@@ -37,7 +37,7 @@ impl Ends {
     }
 
     /// One that nobody has used yet.
-    fn fresh(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+    pub fn fresh(&self) -> io::Result<(OwnedFd, OwnedFd)> {
         Ok((self.client()?, self.accept()?))
     }
 
@@ -73,7 +73,7 @@ pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The next bytes are these.
-fn expect(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+pub fn expect(fd: RawFd, bytes: &[u8]) -> io::Result<()> {
     let mut got = vec![0; bytes.len()];
     let n = sys::recv(fd, &mut got, libc::MSG_WAITALL, false)?;
     if got[..n] == *bytes {

@@ -151,7 +151,8 @@ fn length(widths: &[usize]) -> usize {
 }
 
 /// The text, or its beginning where it is longer.
-fn cut(text: &str, width: usize) -> String {
+#[must_use]
+pub fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

@@ -74,10 +74,11 @@ fn once(mut state: State) -> u8 {
         }
     }
     let width = width().unwrap_or(COLUMNS);
-    let drawn = Terminal::new(TestBackend::new(width, height(&state))).and_then(|mut terminal| {
-        terminal.draw(|frame| draw(frame, &state, Theme { is_coloured: false }))?;
-        Ok(text(&terminal))
-    });
+    let drawn =
+        Terminal::new(TestBackend::new(width, height(&state, width))).and_then(|mut terminal| {
+            terminal.draw(|frame| draw(frame, &state, Theme { is_coloured: false }))?;
+            Ok(text(&terminal))
+        });
     match drawn {
         Ok(text) => print(&text),
         Err(never) => match never {},

@@ -3,7 +3,7 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Cell, Row, Table, TableState};
 
 use shunt_wire::waits::Part;
@@ -11,13 +11,17 @@ use shunt_wire::waits::Part;
 use super::sample::{End, Missed, Pair, Rates};
 use super::state::State;
 use crate::listing::explained;
-use crate::table::human;
+use crate::table::{cut, human};
 use crate::waits::quantile;
 
 /// From so many columns on, more of them are shown.
 const WIDE: u16 = 120;
 /// And all of them.
 const WIDEST: u16 = 160;
+/// Columns of a count of connections.
+const COUNT: u16 = 5;
+/// Most lines of a reason.
+const LINES: usize = 12;
 
 /// Whether there are colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,20 +67,29 @@ const ENDS: [Column; 13] = [
     Column("Wake p99", Constraint::Length(8), true, WIDEST),
 ];
 
-/// Rows that the screen needs to show everything.
+/// Rows that a screen of so many columns needs to show everything.
 #[must_use]
-pub fn height(state: &State) -> u16 {
-    let rows = state.pairs().len() + 2 + state.sample.missed.len().max(1) + 3;
+pub fn height(state: &State, width: u16) -> u16 {
+    let rows = state.pairs().len() + 3 + usize::from(below(&state.sample.missed, width, LINES));
     u16::try_from(rows).unwrap_or(u16::MAX).clamp(8, 4096)
+}
+
+/// Rows that the pane below needs, with so many lines for each reason at most.
+fn below(missed: &[Missed], width: u16, most: usize) -> u16 {
+    let lines = missed.iter().map(|m| why(m, missed, width, most).len()).sum::<usize>();
+    u16::try_from(lines.max(1)).unwrap_or(u16::MAX).saturating_add(1)
 }
 
 /// Draws it.
 pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
-    let missed = u16::try_from(state.sample.missed.len()).unwrap_or(u16::MAX);
-    let area = frame.area();
-    // The pane below has a third at most.
-    let below = missed.max(1).saturating_add(1).min((area.height / 3).max(2));
-    let below = if area.height >= height(state) { missed.max(1).saturating_add(1) } else { below };
+    let (area, missed) = (frame.area(), &state.sample.missed);
+    let rows = if state.within.is_some() { state.ends().len() } else { state.pairs().len() };
+    let room = usize::from(area.height).saturating_sub(rows + 3);
+    // As many lines of each reason as there is room for; of many reasons as many as a third of the screen has.
+    let fits = |lines: &usize| usize::from(below(missed, area.width, *lines)) <= room;
+    let lines = (2..=LINES).rev().find(fits).unwrap_or(1);
+    let all = below(missed, area.width, lines);
+    let below = if usize::from(all) <= room { all } else { all.min((area.height / 3).max(2)) };
     let [top, middle, pane, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(2),
@@ -92,7 +105,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) {
         let rows: Vec<_> = state.pairs().iter().map(pair_cells).collect();
         table(frame, middle, &PAIRS, &rows, state, theme);
     }
-    missed_pane(frame, pane, &state.sample.missed, theme);
+    missed_pane(frame, pane, missed, lines, theme);
     frame.render_widget(help(state), keys);
 }
 
@@ -195,21 +208,52 @@ fn table(
     frame.render_stateful_widget(table, area, &mut selection);
 }
 
-fn missed_pane(frame: &mut Frame<'_>, area: Rect, missed: &[Missed], theme: Theme) {
+/// Columns of what a reason is of, with a screen of so many.
+fn what_width(missed: &[Missed], width: u16) -> u16 {
+    let longest = missed.iter().map(|m| m.what.chars().count()).max().unwrap_or(0);
+    u16::try_from(longest).unwrap_or(u16::MAX).max(7).min(width / 3)
+}
+
+/// A reason and what can be done, in so many lines at most.
+fn why(missed: &Missed, all: &[Missed], width: u16, most: usize) -> Vec<String> {
+    let width = usize::from(width.saturating_sub(COUNT + what_width(all, width) + 2)).max(20);
+    let text = format!("{}: {}", missed.reason, explained(&missed.reason));
+    if most == 1 {
+        return vec![cut(&text, width)];
+    }
+    let options = textwrap::Options::new(width);
+    let options = options.word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let mut lines: Vec<String> =
+        textwrap::wrap(&text, options).into_iter().map(Into::into).collect();
+    if lines.len() > most {
+        let rest = lines.split_off(most - 1).join(" ");
+        lines.push(cut(&rest, width));
+    }
+    lines
+}
+
+fn missed_pane(frame: &mut Frame<'_>, area: Rect, missed: &[Missed], lines: usize, theme: Theme) {
     let block = Block::new().borders(Borders::TOP).title(" Not shunted, and why ");
     let row = |m: &Missed| {
         let count = Cell::from(Line::from(m.count.to_string()).right_aligned());
-        let reason = Span::styled(m.reason.clone(), theme.fg(Color::Yellow));
-        let why = vec![reason, Span::raw(format!(": {}", explained(&m.reason)))];
-        Row::new(vec![count, Cell::from(m.what.clone()), Cell::from(Line::from(why))])
+        let lines = why(m, missed, area.width, lines);
+        let height = u16::try_from(lines.len()).unwrap_or(u16::MAX);
+        let lines = lines.into_iter().map(|line| match line.strip_prefix(&m.reason) {
+            Some(rest) => Line::from(vec![
+                Span::styled(m.reason.clone(), theme.fg(Color::Yellow)),
+                Span::raw(rest.to_owned()),
+            ]),
+            None => Line::from(line),
+        });
+        let why = Text::from(lines.collect::<Vec<_>>());
+        Row::new(vec![count, Cell::from(m.what.clone()), Cell::from(why)]).height(height)
     };
     let mut rows: Vec<_> = missed.iter().map(row).collect();
     if rows.is_empty() {
         rows.push(Row::new(vec!["", "nothing"]));
     }
-    let longest = missed.iter().map(|m| m.what.chars().count()).max().unwrap_or(0);
-    let what = u16::try_from(longest).unwrap_or(u16::MAX).max(7).min(area.width / 3);
-    let widths = [Constraint::Length(5), Constraint::Length(what), Constraint::Fill(1)];
+    let what = what_width(missed, area.width);
+    let widths = [Constraint::Length(COUNT), Constraint::Length(what), Constraint::Fill(1)];
     frame.render_widget(Table::new(rows, widths).column_spacing(1).block(block), area);
 }
 
@@ -235,7 +279,15 @@ mod tests {
     use super::*;
 
     fn drawn(state: &State, width: u16, is_coloured: bool) -> Terminal<TestBackend> {
-        let mut terminal = Terminal::new(TestBackend::new(width, 14)).unwrap();
+        drawn_in(state, (width, 14), is_coloured)
+    }
+
+    fn drawn_in(
+        state: &State,
+        (width, height): (u16, u16),
+        is_coloured: bool,
+    ) -> Terminal<TestBackend> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state, Theme { is_coloured })).unwrap();
         terminal
     }
@@ -248,6 +300,21 @@ mod tests {
     fn pairs_of_programs() {
         assert_snapshot!("pairs-80", drawn(&state(), 80, true).backend());
         assert_snapshot!("pairs-200", drawn(&state(), 200, true).backend());
+    }
+
+    /// A usual terminal has room for what can be done.
+    #[test]
+    fn reasons_are_whole_where_there_is_room() {
+        assert_snapshot!("whole-80", drawn_in(&state(), (80, 28), true).backend());
+        let rows = height(&state(), 80);
+        let drawn = drawn_in(&state(), (80, rows), true).backend().to_string();
+        let text = |line: &str| line.chars().skip(24).collect::<String>().replace('"', " ");
+        let text = drawn.lines().map(text).collect::<String>();
+        let words: Vec<_> = text.split_whitespace().collect();
+        for missed in &state().sample.missed {
+            let last = explained(&missed.reason).split_whitespace().next_back().unwrap().to_owned();
+            assert!(words.contains(&last.as_str()), "{last} in {drawn}");
+        }
     }
 
     #[test]

@@ -17,6 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Makes the device.
 const PLUG: &str = "rdma link add rxe0 type rxe netdev eth0";
 
+/// Makes another one, on a second card of the same wire, which answers for its own address alone.
+const SECOND: &str = "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore && \
+     ip link add link eth0 name eth1 type macvlan && \
+     ip addr add $(ip -4 addr show dev eth0 | sed -n 's|.*inet \\(.*\\)[.]\\([0-9]*\\)/.*|\\1.1\\2|p')/24 dev eth1 && \
+     ip link set eth1 up && rdma link add rxe1 type rxe netdev eth1";
+
 /// Takes it away, which waits for all that have it open.
 const UNPLUG: &str = "timeout 60 rdma link del rxe0";
 
@@ -36,7 +42,8 @@ const PACKETS: &str = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_p
 /// Two hosts.
 struct Hosts {
     guests: [Guest; 2],
-    /// Further arguments of agents.
+    /// Devices of agents, and their further arguments.
+    devices: &'static str,
     arguments: &'static str,
     /// What each agent is told of the other one.
     peers: [String; 2],
@@ -53,11 +60,11 @@ struct Serving {
 impl Hosts {
     /// Hosts that promote connections though the device is slower than TCP.
     fn boot() -> Self {
-        Self::boot_with(PLUG, "--rdma-promote always")
+        Self::boot_with(PLUG, "rxe0", "--rdma-promote always")
     }
 
-    /// The same, with a device that is made so, whose agents have these arguments besides.
-    fn boot_with(plug: &str, arguments: &'static str) -> Self {
+    /// The same, with devices that are made so, and so called, and agents with these arguments besides.
+    fn boot_with(plug: &str, devices: &'static str, arguments: &'static str) -> Self {
         let place = Sandbox::new(Mode::Plain);
         let image = Image::with_rdma(place.path());
         let mut guests = Guest::pair(&place, &image).map(Guest::ready);
@@ -67,16 +74,16 @@ impl Hosts {
         });
         let ips = guests.each_ref().map(ip);
         let peers = [1, 0].map(|other: usize| format!("{}={}", ips[other], keys[other]));
-        let mut hosts = Self { guests, arguments, peers, _place: place };
+        let mut hosts = Self { guests, devices, arguments, peers, _place: place };
         (0..2).for_each(|who| hosts.start_agent(who, ""));
         hosts
     }
 
     /// Starts an agent, behind what a shell does first.
     fn start_agent(&mut self, who: usize, first: &str) {
-        let (peer, arguments) = (&self.peers[who], self.arguments);
+        let (peer, devices, arguments) = (&self.peers[who], self.devices, self.arguments);
         self.guests[who].must(&format!(
-            "({first} exec shunt agent --rdma rxe0 {arguments} --peer {peer} >> /tmp/agent 2>&1) & \
+            "({first} exec shunt agent --rdma {devices} {arguments} --peer {peer} >> /tmp/agent 2>&1) & \
              echo $! > /tmp/agent.pid; until shunt machines; do sleep 0.1; done"
         ));
     }
@@ -198,7 +205,7 @@ fn every_byte_arrives_over_a_device_and_over_tcp_where_that_fails() {
 /// Where agents are left to judge, connections stay on TCP while that is faster than the device.
 #[test]
 fn a_device_that_is_slower_than_tcp_carries_nothing() {
-    let mut hosts = Hosts::boot_with(&format!("{PLUG} && {DELAY}"), "");
+    let mut hosts = Hosts::boot_with(&format!("{PLUG} && {DELAY}"), "rxe0", "");
     hosts.until_linked();
     let judged = "shunt machines --json | grep -q '\"promotion\": \"slower\"'";
     for guest in &mut hosts.guests {
@@ -232,6 +239,38 @@ fn what_ends_ends_as_over_tcp_and_the_next_is_carried() {
     there_are_many(&mut hosts);
     packets_are_long(&mut hosts);
     memory_may_not_be_registered(&mut hosts);
+}
+
+/// At length: a device is removed under busy connections, and they go on over the other one. On a slow machine that may come too late, and
+/// then they are back on TCP, so it is tried more than once: all bytes arrive each time.
+#[test]
+fn connections_go_on_over_another_device() {
+    if !are_long() {
+        return;
+    }
+    let plug = format!("{PLUG} && {SECOND}");
+    let mut hosts = Hosts::boot_with(&plug, "rxe0,rxe1", "--rdma-promote always");
+    let mut seen = Vec::new();
+    for (port, [from, card]) in (7800..).zip([["rxe0", "eth0"], ["rxe1", "eth1"]].repeat(3)) {
+        hosts.until_linked();
+        let demoted = |hosts: &mut Hosts| {
+            let count = "shunt stats --json | grep -m1 connections_demoted | grep -o '[0-9]*'";
+            hosts.guests.each_mut().map(|guest| guest.must(count))
+        };
+        let failovers =
+            |hosts: &mut Hosts| hosts.peers().map(|peer| peer["failovers_total"].as_u64());
+        let before = (demoted(&mut hosts), failovers(&mut hosts));
+        let serving = begin(&mut hosts, port, "-n 4 -b 8000000 --style epoll-et");
+        hosts.guests[0].must(&format!("timeout 60 rdma link del {from}"));
+        hosts.compare(&serving);
+        hosts.guests[0].must(&format!("rdma link add {from} type rxe netdev {card}"));
+        let after = (demoted(&mut hosts), failovers(&mut hosts));
+        if before.0 == after.0 && (0..2).all(|who| before.1[who] < after.1[who]) {
+            return;
+        }
+        seen.push((before, after));
+    }
+    panic!("connections went back to TCP: {seen:?}\n{}", hosts.logs());
 }
 
 /// Most of so many connections are carried by the device.

@@ -18,8 +18,9 @@ const PROGRAMS: [&str; 6] =
 
 /// What an RDMA device on a network card takes: its checksums come from the kernel's list of algorithms, which would ask for
 /// `modprobe`. And what a cut wire takes.
-const RDMA_MODULES: [&str; 6] =
-    ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_prio", "sch_netem", "cls_u32"];
+/// And a second card on the same wire.
+const RDMA_MODULES: [&str; 7] =
+    ["crc32_generic", "ib_uverbs", "rdma_rxe", "sch_prio", "sch_netem", "cls_u32", "macvlan"];
 const RDMA_PROGRAMS: [&str; 3] = ["rdma", "redis-cli", "tc"];
 
 /// The kernel's own SMC, which a guest has only if it loads what `/mods/later` lists.

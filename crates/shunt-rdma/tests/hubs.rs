@@ -139,8 +139,8 @@ fn seeds() -> std::ops::Range<u64> {
     from.parse().unwrap()..to.parse().unwrap()
 }
 
-#[test]
-fn connections_are_whole_and_leave_nothing() {
+/// Connections of any kind between two hosts, whose links fail when so many were begun, for each seed.
+fn any_calls(fails_at: fn(u64) -> Option<u32>, behind: fn(&[Host; 2])) {
     for seed in seeds() {
         println!("seed {seed}");
         let running = Running::new(seed);
@@ -148,32 +148,29 @@ fn connections_are_whole_and_leave_nothing() {
         let before = are_up(&hosts);
         let at_once = 4 + usize::try_from(seed % 5).unwrap() * 12;
         let kills = u16::try_from(seed % 4).unwrap() * 60;
-        let run = Run { seed, count: 300, at_once, kills, fails_at: None };
+        let run = Run { seed, count: 300, at_once, kills, fails_at: fails_at(seed) };
         assert!(calls((&hosts, &running.network), &run, Plan::any) > 0);
         are_at_rest(&hosts, &before);
+        behind(&hosts);
     }
+}
+
+#[test]
+fn connections_are_whole_and_leave_nothing() {
+    any_calls(|_| None, |_| ());
 }
 
 /// Programs notice nothing of it: none of those here would go back to TCP in the midst of its bytes.
 #[test]
 fn connections_are_whole_over_links_that_fail() {
-    for seed in seeds() {
-        println!("seed {seed}");
-        let running = Running::new(seed);
-        let hosts = two(&running, Duration::from_micros((seed % 7).pow(2) * 300));
-        let before = are_up(&hosts);
-        let at_once = 4 + usize::try_from(seed % 5).unwrap() * 12;
-        let kills = u16::try_from(seed % 4).unwrap() * 60;
-        let fails_at = Some(u32::try_from(seed * 37 % 300).unwrap());
-        let run = Run { seed, count: 300, at_once, kills, fails_at };
-        assert!(calls((&hosts, &running.network), &run, Plan::any) > 0);
-        are_at_rest(&hosts, &before);
-        // The side that offered a link group hears last that it goes on.
+    // The side that offered a link group hears last that it goes on.
+    let go_on = |hosts: &[Host; 2]| {
         until("both to go on", || {
             let [one, two] = hosts.each_ref().map(|host| peer(host).failovers_total);
             one > 0 && one == two
         });
-    }
+    };
+    any_calls(|seed| u32::try_from(seed * 37 % 300).ok(), go_on);
 }
 
 #[test]

@@ -70,6 +70,8 @@ pub(crate) struct Machine {
     /// The endpoints as which its programs are known, one for each worker.
     endpoints: Vec<EndpointId>,
     listeners: BTreeMap<Reach, usize>,
+    /// Where listeners were that are gone, the first one first. Programs may have proposals there.
+    former: Vec<(Reach, usize)>,
     /// Of each worker.
     pub(crate) own: Vec<Vec<Own>>,
     pub(crate) held: BTreeMap<RegionId, Held>,
@@ -114,6 +116,7 @@ impl Machine {
             next,
             endpoints: Vec::new(),
             listeners: BTreeMap::new(),
+            former: Vec::new(),
             own: (0..workers).map(|_| Vec::new()).collect(),
             held: BTreeMap::new(),
         };
@@ -148,22 +151,23 @@ impl Machine {
         self.memory.tell_agent();
     }
 
-    /// Its listeners; what does not fit is left out.
+    /// Its listeners; what does not fit is left out. One that comes back finds the proposals that it had: a program takes its proposal back only
+    /// where it finds it.
     pub(crate) fn set_listeners(&mut self, listeners: &[Reach]) {
         let gone: Vec<_> =
             self.listeners.keys().filter(|at| !listeners.contains(at)).copied().collect();
         for at in gone {
             if let Some(place) = self.listeners.remove(&at) {
                 self.home.withdraw(place);
+                self.former.push((at, place));
             }
         }
         for at in listeners {
-            let is_free = |place: &usize| !self.listeners.values().any(|taken| taken == place);
-            let Some(place) = (0..LISTENERS).find(is_free) else { break };
-            let table = offset(self.home_at) + table_offset(place);
-            if self.listeners.contains_key(at)
-                || Table::create_in_device(self.memory.fd(), table).is_err()
-            {
+            if self.listeners.contains_key(at) {
+                continue;
+            }
+            let Some((place, is_its)) = self.place_for(at) else { break };
+            if self.prepare_table(place, is_its).is_err() {
                 continue;
             }
             let id = self.name();
@@ -173,6 +177,28 @@ impl Machine {
             self.listeners.insert(*at, place);
         }
         self.memory.tell_agent();
+    }
+
+    /// A place for a listener, and whether it had it before.
+    fn place_for(&mut self, at: &Reach) -> Option<(usize, bool)> {
+        if let Some(found) = self.former.iter().position(|(reach, _)| reach == at) {
+            return Some((self.former.remove(found).1, true));
+        }
+        let former = |place: &usize| self.former.iter().any(|(_, taken)| taken == place);
+        let is_free =
+            |place: &usize| !self.listeners.values().any(|taken| taken == place) && !former(place);
+        let free = (0..LISTENERS).find(is_free).map(|place| (place, false));
+        free.or_else(|| (!self.former.is_empty()).then(|| (self.former.remove(0).1, false)))
+    }
+
+    fn prepare_table(&self, place: usize, is_its: bool) -> io::Result<()> {
+        let table = offset(self.home_at) + table_offset(place);
+        if !is_its {
+            return Table::create_in_device(self.memory.fd(), table).map(|_| ());
+        }
+        // Programs that have ended meanwhile take nothing back.
+        let is_gone = |region| self.control.find_extent(region).is_none();
+        Table::map_device(self.memory.fd(), table).map(|table| table.scrub_where(is_gone))
     }
 
     /// Takes a program's proposal, so that its place stays its: `tuple` as the program has it. False: it has taken the proposal back.
@@ -190,14 +216,15 @@ impl Machine {
         self.tables_of(to).any(is_it)
     }
 
-    /// The proposals to listeners that take connections to this address. To which one of several a program proposes is up to it.
+    /// The proposals to listeners that take connections to this address, or have. To which one of several a program proposes is up to it.
     fn tables_of(&self, to: SocketAddr) -> impl Iterator<Item = Table> {
         let any =
             move |at: &Reach| at.at.port == to.port() && !at.is_wide() && at.at.is_unspecified();
         let takes = move |at: &Reach| at.holds(to) || any(at);
-        let places = self.listeners.iter().filter(move |(at, _)| takes(at));
-        places.filter_map(|(_, place)| {
-            Table::map_device(self.memory.fd(), offset(self.home_at) + table_offset(*place)).ok()
+        let listeners = self.listeners.iter().map(|(at, place)| (at, *place));
+        let all = listeners.chain(self.former.iter().map(|(at, place)| (at, *place)));
+        all.filter(move |(at, _)| takes(at)).filter_map(|(_, place)| {
+            Table::map_device(self.memory.fd(), offset(self.home_at) + table_offset(place)).ok()
         })
     }
 

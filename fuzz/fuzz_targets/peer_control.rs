@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use libfuzzer_sys::fuzz_target;
 use shunt_peer::message::Hello;
 use shunt_peer::session::Preamble;
-use shunt_peer::{Event, Message, PublicKey, SecretKey, Session};
+use shunt_peer::{Association, Event, Message, PublicKey, SecretKey, Session};
 
 const NOW: Duration = Duration::from_secs(1);
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
@@ -90,7 +90,10 @@ fn peer(messages: &[Vec<u8>]) {
                 Event::Open(proved, hello) => {
                     assert_eq!(proved, *key);
                     assert_eq!(Message::Hello(hello).bytes(), *bytes);
+                    session.begin(Association::new(1), NOW).unwrap();
                 }
+                // The peer cannot know of another one.
+                Event::Begun(goes_on) => assert!(!goes_on),
                 Event::Said(message) => assert_eq!(message.bytes(), *bytes),
             }
         }

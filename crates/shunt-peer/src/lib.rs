@@ -7,6 +7,7 @@
 //! * [`key`]: the key pair, and its text forms.
 //! * [`message`]: what is said, in bytes.
 //! * [`session`]: one connection, from the first byte on: versions, proof of the keys, then messages.
+//! * [`association`]: what is said over one connection after another, when one of them ends though both agents live on.
 //!
 //! The proof is Noise's `IK` (the [`snow`] crate): both keys, fresh keys for each connection, nothing that a third one can read,
 //! change or repeat. The design is `docs/design/rdma.md`.
@@ -15,10 +16,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod association;
 pub mod key;
 pub mod message;
 pub mod session;
 
+pub use association::Association;
 pub use key::{KeyError, PublicKey, SecretKey};
 pub use message::Message;
 pub use session::{End, Event, Session};

@@ -1,6 +1,5 @@
 //! A TCP connection to another agent.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,17 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
-use shunt_peer::message::Judgement;
-use shunt_peer::session::Event;
-use shunt_peer::{End, Message, Session};
+use shunt_peer::message::{Bye, Hello};
+use shunt_peer::session::{Event, Stage};
+use shunt_peer::{Association, End, Message, Session};
 
 /// Bytes that one call takes, and calls of one turn: a peer that sends much does not hold up the others.
 const ROOM: usize = 16 * 1024;
 const CALLS: usize = 4;
 
-/// Bytes that wait to be sent, from which on what follows has time. Well below what the session lets wait.
-const LOAD: usize = 128 * 1024;
-
+/// How long connections wait for a network that is away: about as long as those of TCP do (tcp(7), `tcp_retries2`).
+const NETWORK: Duration = Duration::from_secs(15 * 60);
 /// Why it is over.
 #[derive(Debug)]
 pub(crate) enum Over {
@@ -40,6 +38,22 @@ impl fmt::Display for Over {
     }
 }
 
+impl Over {
+    /// How long what both sides have is kept for another connection, or as long as they wait for each other if this one was ended without
+    /// a word. `None`: the other side has ended, or will have none of it.
+    pub(crate) fn patience(&self, reunion: Duration) -> Option<Duration> {
+        match self {
+            Self::End(End::Silent) => Some(NETWORK),
+            Self::System(error) => match error.kind() {
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Some(reunion),
+                _ => Some(NETWORK),
+            },
+            Self::End(End::Closed(Stage::Open)) => Some(reunion),
+            Self::End(_) | Self::Impossible(_) => None,
+        }
+    }
+}
+
 impl From<End> for Over {
     fn from(end: End) -> Self {
         Self::End(end)
@@ -51,14 +65,11 @@ impl From<End> for Over {
 pub(crate) struct Conn {
     stream: TcpStream,
     session: Session,
-    /// What is to be said when there is room: what a link has not delivered, and all behind that.
-    later: VecDeque<Message>,
     /// The other end.
     pub(crate) at: SocketAddr,
-    /// Whether this agent has a device, as the other end was told last.
-    pub(crate) knows_device: bool,
-    /// The same of whether it promotes connections.
-    pub(crate) knows_judgement: Judgement,
+    /// Whether this agent has a device, as it says in its Hello; the other side's Hello.
+    pub(crate) has_device: bool,
+    pub(crate) hello: Option<Hello>,
 }
 
 impl Conn {
@@ -66,16 +77,16 @@ impl Conn {
         stream: TcpStream,
         at: SocketAddr,
         session: Session,
-        knows_device: bool,
+        has_device: bool,
     ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let (later, knows_judgement) = (VecDeque::new(), Judgement::Unmeasured);
-        Ok(Self { stream, session, later, at, knows_device, knows_judgement })
+        Ok(Self { stream, session, at, has_device, hello: None })
     }
 
-    /// The TCP connection alone.
-    pub(crate) fn into_stream(self) -> TcpStream {
+    /// The TCP connection alone, with what there was to be said.
+    pub(crate) fn into_stream(mut self) -> TcpStream {
+        let _ = self.write();
         self.stream
     }
 
@@ -102,6 +113,11 @@ impl Conn {
         self.session.deadline()
     }
 
+    /// When something was last heard.
+    pub(crate) const fn heard_at(&self) -> Duration {
+        self.session.heard_at()
+    }
+
     pub(crate) fn tick(&mut self, now: Duration) -> Result<(), Over> {
         Ok(self.session.tick(now)?)
     }
@@ -110,23 +126,17 @@ impl Conn {
         Ok(self.session.send(message, now)?)
     }
 
-    /// Says something of a link group, in order. What may be much waits until the peer has taken what was said before.
-    pub(crate) fn say_in_turn(&mut self, message: &Message, now: Duration) -> Result<(), Over> {
-        if self.later.is_empty() && !matches!(message, Message::Rest(..)) {
-            return self.say(message, now);
-        }
-        self.later.push_back(message.clone());
-        Ok(())
+    /// The other side is known: what this side has with it, or would begin.
+    pub(crate) fn begin(&mut self, association: Association, now: Duration) -> Result<(), Over> {
+        Ok(self.session.begin(association, now)?)
     }
 
-    /// Says what there is room for.
-    fn say_later(&mut self, now: Duration) -> Result<(), Over> {
-        while self.session.outgoing().len() < LOAD
-            && let Some(message) = self.later.pop_front()
-        {
-            self.say(&message, now)?;
-        }
-        Ok(())
+    /// The connection is over, for this reason. What this side has with the other one stays.
+    pub(crate) fn part(mut self, why: Option<Bye>, now: Duration) -> Option<Association> {
+        // What finds no room is not said; the other side sees the end in any case, and may learn by what it was told what it has done.
+        let said = why.map_or(Ok(()), |why| self.session.part(why, now));
+        let _ = said.map_err(Over::from).and_then(|()| self.write());
+        self.session.into_association()
     }
 
     /// Takes what has come. What came before an end is among the events.
@@ -146,19 +156,22 @@ impl Conn {
         Ok(())
     }
 
-    /// Sends what there is room for, also of what was to be said later.
+    /// Sends what there is room for, also of what was to be said when there is.
     pub(crate) fn flush(&mut self, now: Duration) -> Result<(), Over> {
         loop {
-            self.say_later(now)?;
+            self.session.fill(now)?;
+            if self.session.outgoing().is_empty() {
+                return Ok(());
+            }
             self.write()?;
-            if self.later.is_empty() || !self.session.outgoing().is_empty() {
+            if !self.session.outgoing().is_empty() {
                 return Ok(());
             }
         }
     }
 
     /// Sends what there is room for.
-    pub(crate) fn write(&mut self) -> Result<(), Over> {
+    fn write(&mut self) -> Result<(), Over> {
         while !self.session.outgoing().is_empty() {
             match self.stream.write(self.session.outgoing()) {
                 Ok(len) => self.session.sent(len),

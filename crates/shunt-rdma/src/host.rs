@@ -19,12 +19,15 @@ pub struct Host {
     pub memory_limit: fn() -> Option<u64>,
     /// How long connections wait for a link that has failed to go on with another queue pair, before they go back to TCP.
     pub patience: Duration,
+    /// How long both wait for each other where their connection was ended, or reset, without a word. If the other agent lives, and somebody
+    /// between them has done it, they are connected again at once. But it may have been killed.
+    pub reunion: Duration,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        let patience = Duration::from_millis(800);
-        Self { addresses: of_interfaces, memory_limit: raised_limit, patience }
+        let (patience, reunion) = (Duration::from_millis(800), Duration::from_secs(2));
+        Self { addresses: of_interfaces, memory_limit: raised_limit, patience, reunion }
     }
 }
 

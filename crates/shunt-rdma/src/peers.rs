@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use shunt_peer::PublicKey;
 use shunt_peer::message::{Device, Hello, Judgement, Message};
+use shunt_peer::{Association, PublicKey};
 
 use crate::config::{PEERS, PeerName, Promote};
 use crate::error::StartError;
@@ -16,6 +16,11 @@ use crate::report::{PeerReport, PeerState, Promotion};
 /// Time from one attempt to the next: it doubles with each that fails.
 const SOON: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(30);
+/// The same while connections wait for it: the first time at once.
+const AT_ONCE: Duration = Duration::from_millis(250);
+const WAITED_FOR: Duration = Duration::from_secs(2);
+/// How long new connections are promoted with one that is away.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is to be expected of the next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +40,7 @@ pub(crate) enum Way {
     Down(Duration),
     /// A thread connects: which attempt.
     Dialing(u64),
-    /// It proves who it is, on this connection.
+    /// It proves who it is, on this connection, or both find out where they were.
     Proving(u64),
     /// It has, on this one.
     Open(u64),
@@ -50,6 +55,14 @@ pub(crate) struct Peer {
     pub(crate) way: Way,
     /// Attempts that have failed since the last connection.
     failures: u32,
+    /// What both have said, while there is no connection; until when that is kept.
+    pub(crate) association: Option<Association>,
+    pub(crate) kept_until: Option<Duration>,
+    /// Until when new connections are promoted all the same: it may be back at once.
+    pub(crate) reached_until: Option<Duration>,
+    /// Whether this agent has a device, and how it judges, as it was told last.
+    pub(crate) knows_device: bool,
+    pub(crate) knows_judgement: Judgement,
     /// Why the last connection ended, or the last attempt failed.
     why: Option<(String, Outlook)>,
     hello: Option<Hello>,
@@ -63,6 +76,8 @@ pub(crate) struct Peer {
     pub(crate) connections: u64,
     /// How often the link of a link group has gone on with another queue pair.
     pub(crate) failovers: u64,
+    /// How often both were connected again, and all went on.
+    resumptions: u64,
     pub(crate) groups: Groups,
     /// When to offer a link group; `None`: it is not this side's turn, or there is one.
     pub(crate) offer_at: Option<Duration>,
@@ -81,6 +96,11 @@ impl Peer {
             dials,
             way: Way::Down(now),
             failures: 0,
+            association: None,
+            kept_until: None,
+            reached_until: None,
+            knows_device: false,
+            knows_judgement: Judgement::Unmeasured,
             why: None,
             hello: None,
             address: None,
@@ -90,6 +110,7 @@ impl Peer {
             is_changed: false,
             connections: 0,
             failovers: 0,
+            resumptions: 0,
             groups: Groups::new(dials),
             offer_at: None,
             judge: Judge::default(),
@@ -106,17 +127,65 @@ impl Peer {
         }
     }
 
+    /// True while both have something with each other: on a connection, or until the next one.
+    pub(crate) const fn is_known(&self) -> bool {
+        matches!(self.way, Way::Open(_)) || self.association.is_some()
+    }
+
     /// True when this connection is of this peer.
     pub(crate) fn has(&self, conn: u64) -> bool {
         matches!(self.way, Way::Proving(has) | Way::Open(has) if has == conn)
     }
 
-    /// It has proved who it is.
+    /// Both are connected, and begin.
     pub(crate) fn opened(&mut self, conn: u64, at: SocketAddr, hello: Hello, now: Duration) {
+        self.hello = Some(hello);
+        self.addresses.clear();
+        self.listeners.clear();
+        (self.judge, self.far) = (Judge::default(), Judgement::default());
+        self.is_connected(conn, at, now);
+    }
+
+    /// Both are connected again, and go on.
+    pub(crate) fn resumed(&mut self, conn: u64, at: SocketAddr, now: Duration) {
+        self.resumptions += 1;
+        self.is_connected(conn, at, now);
+    }
+
+    fn is_connected(&mut self, conn: u64, at: SocketAddr, now: Duration) {
         self.way = Way::Open(conn);
         (self.failures, self.why) = (0, None);
-        (self.hello, self.address, self.since) = (Some(hello), Some(at), Some(Instant::now()));
+        (self.kept_until, self.reached_until) = (None, None);
+        (self.address, self.since) = (Some(at), Some(Instant::now()));
         self.look_whether_it_is_ready(now);
+    }
+
+    /// Its connection is over, or could not be made. What both have stays until then; no longer than it would have before.
+    pub(crate) fn is_away(&mut self, association: Association, until: Duration, now: Duration) {
+        self.association = Some(association);
+        if self.kept_until.is_none() {
+            self.reached_until = Some(now + PAUSE);
+        }
+        self.kept_until = Some(self.kept_until.map_or(until, |before| before.min(until)));
+        (self.address, self.since) = (None, None);
+        self.offer_at = None;
+        self.is_changed = true;
+        self.tries_again(now);
+    }
+
+    /// An attempt to connect has failed, while connections wait for it.
+    pub(crate) fn tries_again(&mut self, now: Duration) {
+        let wait = match self.failures {
+            0 => Duration::ZERO,
+            failures => AT_ONCE.saturating_mul(1 << (failures - 1).min(5)).min(WAITED_FOR),
+        };
+        self.failures += 1;
+        self.way = Way::Down(now + wait);
+    }
+
+    /// Why there is no connection.
+    pub(crate) fn note(&mut self, why: String, outlook: Outlook) {
+        self.why = Some((why, outlook));
     }
 
     /// Its connection is over, or could not be made.
@@ -133,6 +202,7 @@ impl Peer {
         self.addresses.clear();
         self.listeners.clear();
         self.offer_at = None;
+        (self.association, self.kept_until, self.reached_until) = (None, None, None);
         (self.judge, self.far) = (Judge::default(), Judgement::default());
     }
 
@@ -175,13 +245,23 @@ impl Peer {
 
     /// True when it is connected, and has a device.
     pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.way, Way::Open(_)) && self.has_link()
+    }
+
+    /// True when new connections with it are promoted: it is connected, or was just now, and has a device.
+    pub(crate) fn is_reached(&self) -> bool {
+        (matches!(self.way, Way::Open(_)) || self.reached_until.is_some()) && self.has_link()
+    }
+
+    fn has_link(&self) -> bool {
         let has_device = self.hello.as_ref().is_some_and(|hello| hello.device == Device::Ready);
-        matches!(self.way, Way::Open(_)) && has_device && !self.parts
+        has_device && !self.parts
     }
 
     /// True while connections with it are in memory: also those of a device that was lost, until they are settled.
     pub(crate) fn is_met(&self) -> bool {
-        self.is_ready() || (matches!(self.way, Way::Open(_)) && self.groups.count().1 > 0)
+        // Without a connection there are only those of an association that is kept.
+        self.is_ready() || self.groups.count().1 > 0
     }
 
     /// How this side judges, as the peer hears it.
@@ -281,6 +361,7 @@ impl Peer {
             measured: self.judge.figures().copied(),
             link_groups: self.groups.count().0,
             failovers_total: self.failovers,
+            resumptions_total: self.resumptions,
             connections: 0,
             connections_total: self.connections,
             link_group_reason: self.groups.why().map(str::to_owned),
@@ -377,7 +458,31 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_said_is_gone_with_its_connection() {
+    fn what_a_peer_said_stays_while_it_is_away() {
+        let [own, key, _] = keys();
+        let mut peer = Peer::new(name("a", key), &own, NOW);
+        peer.opened(7, "10.0.0.1:1".parse().unwrap(), Hello::default(), NOW);
+        peer.said(Message::Listeners(vec!["10.0.0.1:80".parse().unwrap()])).unwrap();
+        peer.is_away(Association::new(1), NOW + 9 * SOON, NOW);
+        // It is looked for at once, then again and again: connections wait for it.
+        let waits = [0, 1, 2, 4, 8, 8].map(|wait| {
+            let at = peer.dial_at();
+            peer.tries_again(NOW);
+            (at, Some(NOW + wait * AT_ONCE))
+        });
+        waits.iter().for_each(|(is, wanted)| assert_eq!(is, wanted));
+        assert!(peer.is_known() && !peer.is_ready() && peer.listeners().len() == 1);
+        assert_eq!(peer.reached_until, Some(NOW + PAUSE));
+        // An attempt that fails does not make it wait longer for the peer.
+        peer.is_away(Association::new(1), NOW + 20 * SOON, NOW);
+        assert_eq!(peer.kept_until, Some(NOW + 9 * SOON));
+        peer.resumed(8, "10.0.0.1:2".parse().unwrap(), NOW);
+        assert_eq!((peer.kept_until, peer.report(Promote::Faster).resumptions_total), (None, 1));
+        assert_eq!(peer.report(Promote::Faster).listeners.len(), 1);
+    }
+
+    #[test]
+    fn what_a_peer_said_is_gone_with_it() {
         let [own, key, _] = keys();
         let mut peer = Peer::new(name("a", key), &own, NOW);
         peer.opened(

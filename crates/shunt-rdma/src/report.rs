@@ -152,6 +152,8 @@ pub struct PeerReport {
     pub link_groups: usize,
     /// How often the link of one has gone on with another queue pair.
     pub failovers_total: u64,
+    /// How often the agents' connection has ended, and all has gone on over another one.
+    pub resumptions_total: u64,
     /// Connections in them, and those that there have ever been.
     pub connections: usize,
     /// See there.

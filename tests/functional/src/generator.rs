@@ -101,7 +101,18 @@ fn spawn(sandbox: &Sandbox, shunted: bool, role: &str, args: &[&str]) -> Process
 /// When it fails, or prints anything else.
 #[must_use]
 pub fn records(process: Process) -> Vec<Record> {
-    parse(&process.wait_at_most(PATIENCE).success().stdout)
+    records_or(process, String::new)
+}
+
+/// The same; what else there is to know when it fails.
+///
+/// # Panics
+/// See there.
+#[must_use]
+pub fn records_or(process: Process, else_: impl FnOnce() -> String) -> Vec<Record> {
+    let finished = process.wait_at_most(PATIENCE);
+    assert!(finished.status.success(), "{finished}\n{}", else_());
+    parse(&finished.stdout)
 }
 
 /// What `--survive` has printed so far: connections begun, and when and how they were lost.

@@ -19,12 +19,9 @@ pub enum Strikes {
     Drop,
     /// Nothing arrives by RDMA any more.
     Cut,
-    /// The agents do not hear each other for 8 s.
-    Hush,
+    /// The agents do not hear each other for so long.
+    Hush(Duration),
 }
-
-/// Longer than anything that agents do about a peer at once.
-const HUSH: Duration = Duration::from_secs(8);
 
 /// A relay. It ends with this value.
 pub struct Relay {
@@ -33,12 +30,20 @@ pub struct Relay {
 }
 
 /// Counts the packets of both directions from when there is a file `strike`, which says before which of them to do what. What only says
-/// that a side is there has 17 bytes and counts for nothing. A preamble is as long as 16 bytes.
+/// that a side is there has 25 bytes and counts for nothing. A preamble is as long as 16 bytes.
 const SCRIPT: &str = r#"
 import os, signal, socket, struct, sys, threading, time
 place, base = sys.argv[1], int(sys.argv[2])
 lock, state = threading.Lock(), {"count": 0, "done": False, "hushed": 0}
 pairs = []
+def lose(*_):
+    for one in pairs:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+signal.signal(signal.SIGUSR1, lose)
 def strike():
     with lock:
         if state["done"] or not os.path.exists(place + "/strike"):
@@ -55,9 +60,7 @@ def strike():
     elif how == "hush":
         state["hushed"] = time.monotonic() + int(what)
     else:
-        for one in pairs:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            one.shutdown(socket.SHUT_RDWR)
+        lose()
     open(place + "/struck", "w").close()
 def whole(conn, n):
     data = b""
@@ -73,7 +76,7 @@ def carry(one, two):
         while True:
             head = whole(one, 2)
             data = whole(one, int.from_bytes(head, "big"))
-            if len(data) != 17:
+            if len(data) != 25:
                 strike()
             time.sleep(max(0, state["hushed"] - time.monotonic()))
             two.sendall(head + data)
@@ -126,11 +129,16 @@ impl Relay {
             Strikes::Kill(pid) => format!("kill {pid}"),
             Strikes::Drop => "drop it".to_owned(),
             Strikes::Cut => format!("cut {}", cut.display()),
-            Strikes::Hush => format!("hush {}", HUSH.as_secs()),
+            Strikes::Hush(time) => format!("hush {}", time.as_secs()),
         };
         let file = self.place.join("strike.new");
         fs::write(&file, format!("{message} {what}")).expect("a file");
         fs::rename(file, self.place.join("strike")).expect("a file");
+    }
+
+    /// The agents lose each other now.
+    pub fn lose(&self) {
+        self.process.signal(libc::SIGUSR1);
     }
 
     /// True when it has happened.

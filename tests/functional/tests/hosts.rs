@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use shunt_functional::generator::records;
+use shunt_functional::generator::{records, records_or};
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
 use shunt_functional::sandbox::{Stats, is_root};
@@ -105,7 +105,8 @@ fn busy_while(lab: &Lab, happens: impl FnOnce()) {
         one.sandbox().stats().since(&before[0]).1 >= 8
     });
     happens();
-    let clients = records(client);
+    let logs = || lab.machines.iter().map(|it| it.sandbox().agent_log()).collect();
+    let clients = records_or(client, logs);
     compare(&clients, &serving.finish()).expect("the same bytes");
 }
 

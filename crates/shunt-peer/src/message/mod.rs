@@ -17,7 +17,7 @@
 //! | 9 | [`Message::NotOpened`] | group 4, slot 2, use 4, why 1 |
 //! | 10 | [`Message::Halted`] | group 4, number 2, then slot 2, use 4, and what [`Stand`](shunt_far::lane::Stand) has: 8, 4, 8, 4, 8, 8 each |
 //! | 11 | [`Message::Gone`] | group 4 |
-//! | 12 | [`Message::Ping`] | |
+//! | 12 | [`Message::Ping`] | heard 8 |
 //! | 13 | [`Message::Bye`] | why 1 |
 //! | 14 | [`Message::Rest`] | group 4, slot 2, use 4, at 8, shape 8, length 2, bytes, number of ends 1, then marks 4, places 8 and 8, how 1 |
 //! | 15 | [`Message::Device`] | device 1 |
@@ -27,6 +27,7 @@
 //! | 19 | [`Message::Judged`] | judgement 1 |
 //! | 20 | [`Message::Failed`] | group 4 |
 //! | 21, 22 | [`Message::Renew`], [`Message::Renewed`] | group 4, GID 16, queue pair 4, first packet 4, MTU 1, number 2, then slot 2, use 4, [`Words`](shunt_far::message::Words) 72, left 1, address 8, key 4 each |
+//! | 23 | [`Message::Resume`] | own 8, far 8, heard 8 |
 
 mod bounds;
 mod bytes;
@@ -40,7 +41,7 @@ pub use bounds::{ADDRESSES, LISTENERS, LONGEST, Malformed, NAME, SLOTS};
 use bytes::{Reader, Writer};
 pub use value::{
     Bye, Device, Group, Halted, Hello, Judgement, Lane, Measurable, Place, Refusal, Region,
-    Renewal, Token, is_reachable,
+    Renewal, Resume, Token, is_reachable,
 };
 
 /// A message.
@@ -87,8 +88,11 @@ pub enum Message {
     Renew(Renewal),
     /// The answer: the sender's, which is connected. The other answer is [`Self::Halted`].
     Renewed(Renewal),
-    /// The sender is there.
-    Ping,
+    /// The sender is there, and has heard so many messages, of those that [associations](crate::association) count: all but this one,
+    /// [`Self::Hello`], [`Self::Resume`] and [`Self::Bye`].
+    Ping(u64),
+    /// The first one behind Hello: whether both go on where they were when another connection ended.
+    Resume(Resume),
     /// The sender ends the connection.
     Bye(Bye),
 }
@@ -115,6 +119,7 @@ const JUDGED: u8 = 19;
 const FAILED: u8 = 20;
 const RENEW: u8 = 21;
 const RENEWED: u8 = 22;
+const RESUME: u8 = 23;
 
 impl Message {
     /// Reads a message.
@@ -148,7 +153,8 @@ impl Message {
             FAILED => Self::Failed(from.u32()?),
             RENEW => Self::Renew(Renewal::read(from)?),
             RENEWED => Self::Renewed(Renewal::read(from)?),
-            PING => Self::Ping,
+            PING => Self::Ping(from.u64()?),
+            RESUME => Self::Resume(Resume::read(from)?),
             BYE => Self::Bye(Bye::read(from)?),
             _ => return Err(Malformed::Kind),
         };
@@ -199,9 +205,10 @@ impl Message {
             }
             Self::Renew(renewal) => renewal.write(to.u8(RENEW)),
             Self::Renewed(renewal) => renewal.write(to.u8(RENEWED)),
-            Self::Ping => {
-                to.u8(PING);
+            Self::Ping(heard) => {
+                to.u8(PING).u64(*heard);
             }
+            Self::Resume(resume) => resume.write(to.u8(RESUME)),
             Self::Bye(why) => why.write(to.u8(BYE)),
         }
         writer.into_bytes()

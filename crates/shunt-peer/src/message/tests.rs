@@ -70,7 +70,7 @@ fn all() -> Vec<Message> {
         Message::NotOpened(PLACE, Refusal::Unknown),
         Message::Halted(Halted { group: 5, halts: vec![halt(0), halt(255)] }),
         Message::Gone(0xffff_ffff),
-        Message::Ping,
+        Message::Ping(1 << 40),
         Message::Bye(Bye::Ends),
         Message::Rest(PLACE, rest()),
         Message::Device(Device::None),
@@ -81,6 +81,7 @@ fn all() -> Vec<Message> {
         Message::Failed(5),
         Message::Renew(renewal()),
         Message::Renewed(renewal()),
+        Message::Resume(Resume { own: 1 << 63, far: 0, heard: 258 }),
     ]
 }
 
@@ -100,7 +101,7 @@ fn rest() -> Rest {
 #[test]
 fn golden_bytes() {
     #[rustfmt::skip]
-    let expected: [&[u8]; 8] = [
+    let expected: [&[u8]; 9] = [
         &[
             1, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 0, 0, 0, 32, 1, 0, 1, 3, b'd', b'b', b'1',
         ],
@@ -150,9 +151,10 @@ fn golden_bytes() {
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
             1, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x31, 0x32, 0x33, 0x34,
         ],
+        &[23, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2],
     ];
     let all = all();
-    let some = [0, 3, 6, 9, 13, 15, 16, 20].map(|at: usize| &all[at]);
+    let some = [0, 3, 6, 9, 13, 15, 16, 20, 22].map(|at: usize| &all[at]);
     for (message, bytes) in some.into_iter().zip(expected) {
         assert_eq!(message.bytes(), bytes, "{message:?}");
     }
@@ -169,7 +171,7 @@ fn every_kind_comes_back_and_no_part_of_it_is_one() {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(Message::parse(&longer), Err(Malformed::Long), "{message:?}");
     }
-    for kind in [0, 23, 255] {
+    for kind in [0, 24, 255] {
         assert_eq!(Message::parse(&[kind]), Err(Malformed::Kind));
     }
 }
@@ -214,11 +216,13 @@ fn impossible_fields_are_refused() {
     nothing[23..27].fill(0);
     assert_eq!(Message::parse(&nothing), value);
     // The same of memory to measure with, and a judgement that there is not.
-    let [.., measure, _, _, judged, _, _, _] = &all()[..] else { unreachable!() };
+    let [.., measure, _, _, judged, _, _, _, resume] = &all()[..] else { unreachable!() };
     let mut nothing = measure.bytes();
     nothing[37..41].fill(0);
     assert_eq!(Message::parse(&nothing), value);
     assert_eq!(with(judged, 1, 4), value);
+    // No number of one's own.
+    assert_eq!(with(resume, 1, 0), value);
 }
 
 #[test]

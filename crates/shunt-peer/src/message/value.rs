@@ -25,7 +25,7 @@ pub enum Device {
 /// Who the sender is. Keys say who it is for sure; this says the rest.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Hello {
-    /// Any number that another agent, or the same one started anew, does not have: link groups outlive a connection, not an agent.
+    /// Any number that another agent, or the same one started anew, does not have.
     pub incarnation: u64,
     /// Bytes of a ring: a power of two.
     pub ring: u32,
@@ -99,6 +99,17 @@ pub struct Renewal {
     pub pair: PeerPair,
     /// Where each connection is; at most [`SLOTS`], each place once.
     pub positions: Vec<Position>,
+}
+
+/// Where a side is in an [association](crate::association).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resume {
+    /// The sender's number of it: not 0.
+    pub own: u64,
+    /// The receiver's, as far as the sender knows it. 0: it does not.
+    pub far: u64,
+    /// Messages that the sender has heard in it.
+    pub heard: u64,
 }
 
 /// What a side needs to measure a link group against TCP.
@@ -292,6 +303,20 @@ impl Group {
         to.u32(self.group).put(&gid.0).u32(number.0).u32(first_packet.get());
         let code = MTUS.iter().find(|(known, _)| *known == mtu).map_or(0, |(_, code)| *code);
         to.u8(code);
+    }
+}
+
+impl Resume {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (own, far, heard) = (from.u64()?, from.u64()?, from.u64()?);
+        if own == 0 {
+            return Err(Malformed::Value);
+        }
+        Ok(Self { own, far, heard })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u64(self.own).u64(self.far).u64(self.heard);
     }
 }
 

@@ -46,10 +46,12 @@ pub enum End {
     Forged,
     /// What is no message.
     Malformed(Malformed),
-    /// Something before the Hello.
+    /// Something before the Hello, or before it has said where it is.
     BeforeHello,
-    /// A second Hello.
+    /// A second Hello, or where it is once more.
     Twice,
+    /// It has heard what was not said.
+    Unsaid,
     /// It is no session: the other side would measure TCP by it, as was agreed under this token.
     Measures(Token),
     /// The other side has ended it.
@@ -109,6 +111,7 @@ impl fmt::Display for End {
             Self::Malformed(malformed) => write!(f, "it sent {malformed}"),
             Self::BeforeHello => f.write_str("it sent something before its Hello"),
             Self::Twice => f.write_str("it sent a second Hello"),
+            Self::Unsaid => f.write_str("it has heard what this agent did not say"),
             Self::Measures(_) => f.write_str("it would measure TCP by this connection, which was not agreed upon"),
             Self::Bye(bye) => write!(f, "it ended the connection: {bye}"),
             Self::Exhausted => f.write_str("the system has no random numbers"),

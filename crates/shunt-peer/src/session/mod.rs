@@ -6,11 +6,13 @@
 //! | 2 | Noise `IK`, first message | |
 //! | 3 | | Looks whether the dialer's key is a peer's; second message |
 //! | 4 | [`Message::Hello`] | [`Message::Hello`] |
-//! | 5 | Any other message | Any other message |
+//! | 5 | [`Message::Resume`] | [`Message::Resume`] |
+//! | 6 | Any other message | Any other message |
 //!
 //! Both preambles are part of what is proved, so no third one has them agree on an older version. Each packet behind them has its length
 //! in front, two bytes. A side counts as open when its Hello has arrived, not before: a third one can repeat the first message of
-//! another connection, but nothing that follows it.
+//! another connection, but nothing that follows it. Then the caller says which [association](crate::association) it has with that peer, or would
+//! begin ([`Session::begin`]); when the other side has said so, too, [`Event::Begun`] tells whether it goes on.
 //!
 //! An answerer takes other connections as well, which prove nothing: one that two agents have agreed upon to measure TCP by. It begins with
 //! [`measures`], and ends as a session at once, by [`End::Measures`]; what follows is not of this protocol.
@@ -28,8 +30,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use snow::{Builder, HandshakeState, TransportState};
 
+use crate::association::Association;
 use crate::key::{LEN as KEY, PublicKey, SecretKey};
-use crate::message::{Hello, LONGEST, Message};
+use crate::message::{Bye, Hello, LONGEST, Message, Resume};
 pub use end::{End, Stage};
 pub use preamble::{LEN as PREAMBLE, Preamble, measures};
 pub use version::{NEWEST, OLDEST};
@@ -45,22 +48,24 @@ const SECOND: usize = KEY + TAG;
 const PACKET: usize = LONGEST + TAG;
 /// Bytes in front of a packet.
 const PREFIX: usize = 2;
-/// Bytes that may wait to be sent: a peer that does not read is given up.
-pub const BACKLOG: usize = 1 << 20;
+/// Bytes that wait to be sent, from which on messages stay in the association.
+const LOAD: usize = 128 * 1024;
 
-/// Time to become open.
+/// Time to become open, and to take up an association.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A side that has sent nothing for so long says that it is there.
 pub const KEEP: Duration = Duration::from_secs(1);
-/// A side that has heard nothing for so long gives the other one up. TCP, whose connections depend on it, lasts for minutes: a switch that
-/// starts anew, or a virtual machine that is moved, is to cost time alone.
-pub const SILENCE: Duration = Duration::from_secs(60);
+/// A side that has heard nothing for so long ends the connection. What is agreed upon outlasts that, and a new connection gets through sooner than
+/// one that TCP asks for anew after ever longer times.
+pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// What has happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The other side has proved who it is, and said the rest.
     Open(PublicKey, Hello),
+    /// Both have said where they are. True: the association goes on; false: it is a new one.
+    Begun(bool),
     /// The other side says this.
     Said(Message),
 }
@@ -95,9 +100,14 @@ pub struct Session {
     /// The other side, as far as it has proved that.
     far: Option<PublicKey>,
     is_open: bool,
+    association: Option<Association>,
+    /// Where the other side is, which has said so first.
+    resume: Option<Resume>,
+    is_begun: bool,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    events: VecDeque<Event>,
+    /// With the bytes of each message.
+    events: VecDeque<(Event, usize)>,
     began: Duration,
     /// When something was last heard, and sent.
     heard: Duration,
@@ -130,6 +140,9 @@ impl Session {
             state: State::Preamble,
             far: None,
             is_open: false,
+            association: None,
+            resume: None,
+            is_begun: false,
             incoming: Vec::new(),
             outgoing: Preamble::OWN.bytes().to_vec(),
             events: VecDeque::new(),
@@ -145,6 +158,12 @@ impl Session {
         self.far.filter(|_| self.is_open)
     }
 
+    /// When something was last heard, by the caller's clock.
+    #[must_use]
+    pub const fn heard_at(&self) -> Duration {
+        self.heard
+    }
+
     /// Bytes to be sent.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
@@ -156,9 +175,57 @@ impl Session {
         self.outgoing.drain(..len.min(self.outgoing.len()));
     }
 
-    /// What has happened since. `None`: nothing more.
+    /// What has happened since. `None`: nothing more. A message that was taken counts as heard.
     pub fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let (event, bytes) = self.events.pop_front()?;
+        if let (Event::Said(_), Some(association)) = (&event, &mut self.association) {
+            association.hears(bytes);
+        }
+        Some(event)
+    }
+
+    /// The other side is known: what this side has with it, or would begin.
+    ///
+    /// # Errors
+    /// The other side cannot be where it said that it is.
+    pub fn begin(&mut self, association: Association, now: Duration) -> Result<(), End> {
+        let resume = Message::Resume(association.resume());
+        self.association = Some(association);
+        self.put(&resume.bytes(), now)?;
+        match self.resume.take() {
+            Some(far) => self.meet(&far, now),
+            None => Ok(()),
+        }
+    }
+
+    /// The connection is over: what this side has with the other one, if it was told.
+    #[must_use]
+    pub fn into_association(self) -> Option<Association> {
+        self.association
+    }
+
+    /// Both have said where they are.
+    fn meet(&mut self, far: &Resume, now: Duration) -> Result<(), End> {
+        let Some(association) = &mut self.association else { return Ok(()) };
+        let goes_on = association.meet(far)?;
+        self.is_begun = true;
+        self.events.push_back((Event::Begun(goes_on), 0));
+        self.fill(now)
+    }
+
+    /// Takes from the association what there is room for.
+    ///
+    /// # Errors
+    /// No numbers for further packets.
+    pub fn fill(&mut self, now: Duration) -> Result<(), End> {
+        while self.is_begun
+            && self.outgoing.len() < LOAD
+            && let Some(association) = &mut self.association
+            && let Some(bytes) = association.next().map(<[u8]>::to_vec)
+        {
+            self.put(&bytes, now)?;
+        }
+        Ok(())
     }
 
     /// Bytes have come.
@@ -187,7 +254,7 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
             State::Over => None,
-            _ if !self.is_open => Some(self.began + HANDSHAKE),
+            _ if !self.is_begun => Some(self.began + HANDSHAKE),
             _ => Some((self.heard + SILENCE).min(self.spoke + KEEP)),
         }
     }
@@ -200,7 +267,7 @@ impl Session {
         if matches!(self.state, State::Over) {
             return Ok(());
         }
-        let late = match self.is_open {
+        let late = match self.is_begun {
             false => (now >= self.began + HANDSHAKE).then_some(End::Late),
             true => (now >= self.heard + SILENCE).then_some(End::Silent),
         };
@@ -208,31 +275,41 @@ impl Session {
             self.state = State::Over;
             return Err(end);
         }
-        if self.is_open && now >= self.spoke + KEEP {
-            return self.send(&Message::Ping, now);
+        let Some(association) = self.association.as_mut().filter(|_| self.is_begun) else {
+            return Ok(());
+        };
+        if association.owes() || now >= self.spoke + KEEP {
+            let told = association.tell().bytes();
+            return self.put(&told, now).inspect_err(|_| self.state = State::Over);
         }
         Ok(())
     }
 
-    /// Says something to the other side, once it is open; before, nothing.
+    /// Says something to the other side, by the association; before there is one, nothing.
     ///
     /// # Errors
     /// The other side does not read.
     pub fn send(&mut self, message: &Message, now: Duration) -> Result<(), End> {
+        let Some(association) = &mut self.association else { return Ok(()) };
+        let sent = association.say(message).and_then(|()| self.fill(now));
+        sent.inspect_err(|_| self.state = State::Over)
+    }
+
+    /// Says why this side ends the connection, once it is open; before, nothing.
+    ///
+    /// # Errors
+    /// No numbers for further packets.
+    pub fn part(&mut self, why: Bye, now: Duration) -> Result<(), End> {
         if !self.is_open {
             return Ok(());
         }
-        self.put(message, now).inspect_err(|_| self.state = State::Over)
+        self.put(&Message::Bye(why).bytes(), now)
     }
 
-    fn put(&mut self, message: &Message, now: Duration) -> Result<(), End> {
+    fn put(&mut self, bytes: &[u8], now: Duration) -> Result<(), End> {
         let State::Proved(transport) = &mut self.state else { return Ok(()) };
-        let bytes = message.bytes();
-        if self.outgoing.len() + PREFIX + bytes.len() + TAG > BACKLOG {
-            return Err(End::Backlog);
-        }
         let mut packet = vec![0; bytes.len() + TAG];
-        let len = transport.write_message(&bytes, &mut packet).map_err(|_| End::Exhausted)?;
+        let len = transport.write_message(bytes, &mut packet).map_err(|_| End::Exhausted)?;
         self.frame(&packet[..len]);
         self.spoke = now;
         Ok(())
@@ -277,13 +354,13 @@ impl Session {
             Wanted::One(_) => [own, far].concat(),
             Wanted::Any(_) => [far, own].concat(),
         };
-        let state = self.begin(&prologue).map_err(|_| End::Exhausted)?;
+        let state = self.prove(&prologue).map_err(|_| End::Exhausted)?;
         self.state = State::Proof(Box::new(state));
         Ok(true)
     }
 
     /// Begins the proof; the dialer says its part.
-    fn begin(&mut self, prologue: &[u8]) -> Result<HandshakeState, snow::Error> {
+    fn prove(&mut self, prologue: &[u8]) -> Result<HandshakeState, snow::Error> {
         let builder = Builder::new(PATTERN.parse()?);
         let builder = builder.local_private_key(self.secret.bytes())?.prologue(prologue)?;
         match &self.wanted {
@@ -343,7 +420,7 @@ impl Session {
         let transport = state.into_transport_mode().map_err(|_| End::Exhausted)?;
         self.state = State::Proved(Box::new(transport));
         let hello = Message::Hello(core::mem::take(&mut self.hello));
-        self.put(&hello, now)?;
+        self.put(&hello.bytes(), now)?;
         Ok(true)
     }
 
@@ -362,10 +439,28 @@ impl Session {
             (Message::Hello(_), _) => return Err(End::Twice),
             (Message::Bye(why), _) => return Err(End::Bye(why)),
             (_, _) if !self.is_open => return Err(End::BeforeHello),
-            (Message::Ping, _) => return Ok(true),
+            (Message::Resume(_), _) if self.is_begun || self.resume.is_some() => {
+                return Err(End::Twice);
+            }
+            (Message::Resume(far), _) if self.association.is_some() => {
+                self.meet(&far, now)?;
+                return Ok(true);
+            }
+            (Message::Resume(far), _) => {
+                self.resume = Some(far);
+                return Ok(true);
+            }
+            (_, _) if !self.is_begun => return Err(End::BeforeHello),
+            (Message::Ping(heard), _) => {
+                if let Some(association) = &mut self.association {
+                    association.acknowledged(heard)?;
+                }
+                self.fill(now)?;
+                return Ok(true);
+            }
             (message, _) => Event::Said(message),
         };
-        self.events.push_back(event);
+        self.events.push_back((event, len));
         Ok(true)
     }
 }

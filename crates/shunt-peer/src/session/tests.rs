@@ -3,7 +3,8 @@ use core::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{Bye, Malformed, Token};
+use crate::association::BACKLOG;
+use crate::message::{Malformed, Token};
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -63,6 +64,18 @@ impl Two {
         events(&mut two.answerer);
         two
     }
+
+    fn begun() -> Self {
+        let mut two = Self::opened();
+        for (own, end) in [(1, &mut two.dialer), (2, &mut two.answerer)] {
+            end.begin(Association::new(own), NOW).unwrap();
+        }
+        two.settle().unwrap();
+        for end in [&mut two.dialer, &mut two.answerer] {
+            assert_eq!(events(end), [Event::Begun(false)]);
+        }
+        two
+    }
 }
 
 #[test]
@@ -74,6 +87,7 @@ fn both_know_who_the_other_one_is() {
     assert_eq!(events(&mut two.dialer), [Event::Open(you, hello("second"))]);
     assert_eq!(events(&mut two.answerer), [Event::Open(me, hello("one"))]);
     assert_eq!((two.dialer.peer(), two.answerer.peer()), (Some(you), Some(me)));
+    let mut two = Two::begun();
     two.dialer.send(&Message::Gone(7), NOW).unwrap();
     two.answerer.send(&Message::Gone(8), NOW).unwrap();
     two.settle().unwrap();
@@ -83,7 +97,7 @@ fn both_know_who_the_other_one_is() {
 
 #[test]
 fn nothing_that_was_said_can_be_read_on_the_way() {
-    let mut two = Two::opened();
+    let mut two = Two::begun();
     let listeners = vec!["10.9.8.7:4321".parse().unwrap()];
     let said = Message::Listeners(listeners);
     two.dialer.send(&said, NOW).unwrap();
@@ -192,7 +206,7 @@ fn a_connection_to_measure_by_is_known_by_its_first_bytes_whatever_their_pieces(
 #[test]
 fn every_byte_on_the_way_counts() {
     for at in 0..64 {
-        let mut two = Two::opened();
+        let mut two = Two::begun();
         two.dialer.send(&Message::Addresses(vec!["10.0.0.1".parse().unwrap()]), NOW).unwrap();
         let mut bytes = bytes(&mut two.dialer);
         let Some(byte) = bytes.get_mut(at) else { return assert!(at > 30) };
@@ -207,12 +221,12 @@ fn every_byte_on_the_way_counts() {
 
 #[test]
 fn packets_come_once_and_in_order() {
-    let mut two = Two::opened();
+    let mut two = Two::begun();
     two.dialer.send(&Message::Gone(1), NOW).unwrap();
     let first = bytes(&mut two.dialer);
     two.dialer.send(&Message::Gone(2), NOW).unwrap();
     let second = bytes(&mut two.dialer);
-    let mut swapped = Two::opened();
+    let mut swapped = Two::begun();
     swapped.answerer.receive(&first, NOW).unwrap_err();
     two.answerer.receive(&first, NOW).unwrap();
     assert_eq!(two.answerer.receive(&first, NOW), Err(End::Forged));
@@ -244,10 +258,34 @@ fn say(two: &mut Two, bytes: &[u8]) -> Result<(), End> {
 
 #[test]
 fn a_peer_that_says_what_cannot_be_is_given_up() {
-    let said = |bytes: &[u8]| say(&mut Two::opened(), bytes);
+    let said = |bytes: &[u8]| say(&mut Two::begun(), bytes);
+    let resume = Message::Resume(Resume { own: 1, far: 2, heard: 0 }).bytes();
     assert_eq!(said(&[99]), Err(End::Malformed(Malformed::Kind)));
     assert_eq!(said(&Message::Hello(hello("again")).bytes()), Err(End::Twice));
+    assert_eq!(said(&resume), Err(End::Twice));
+    assert_eq!(said(&Message::Ping(1).bytes()), Err(End::Unsaid));
     assert_eq!(said(&Message::Bye(Bye::Ends).bytes()), Err(End::Bye(Bye::Ends)));
+    // Before this side has said where it is.
+    let mut two = Two::opened();
+    assert_eq!(say(&mut two, &resume), Ok(()));
+    assert_eq!(say(&mut two, &resume), Err(End::Twice));
+    assert_eq!(say(&mut Two::opened(), &Message::Gone(1).bytes()), Err(End::BeforeHello));
+    assert_eq!(say(&mut Two::opened(), &Message::Ping(0).bytes()), Err(End::BeforeHello));
+}
+
+#[test]
+fn a_side_cannot_have_heard_what_was_not_said() {
+    let mut two = Two::begun();
+    two.answerer.send(&Message::Gone(1), NOW).unwrap();
+    let mut association = two.answerer.into_association().unwrap();
+    let resume = |heard| Resume { own: 1, far: 2, heard };
+    assert_eq!(association.meet(&resume(2)), Err(End::Unsaid));
+    assert_eq!(association.meet(&resume(1)), Ok(true));
+    // Nor forgotten it.
+    assert_eq!(association.meet(&resume(0)), Err(End::Unsaid));
+    let mut two = Two::opened();
+    two.answerer.begin(association, NOW).unwrap();
+    assert_eq!(say(&mut two, &Message::Resume(resume(3)).bytes()), Err(End::Unsaid));
 }
 
 #[test]
@@ -272,11 +310,15 @@ fn it_takes_only_so_long() {
     assert_eq!(two.answerer.tick(NOW + HANDSHAKE - Duration::from_millis(1)), Ok(()));
     assert_eq!(two.answerer.tick(NOW + HANDSHAKE), Err(End::Late));
     assert_eq!(two.answerer.tick(NOW + HANDSHAKE), Ok(()));
+    // Also to say where it is.
+    let mut two = Two::opened();
+    assert_eq!(two.answerer.deadline(), Some(NOW + HANDSHAKE));
+    assert_eq!(two.answerer.tick(NOW + HANDSHAKE), Err(End::Late));
 }
 
 #[test]
 fn both_say_that_they_are_there() {
-    let mut two = Two::opened();
+    let mut two = Two::begun();
     for second in 1..20 {
         let now = NOW + KEEP * second;
         for end in [&mut two.dialer, &mut two.answerer] {
@@ -299,7 +341,7 @@ fn both_say_that_they_are_there() {
 
 #[test]
 fn a_peer_that_does_not_read_is_given_up() {
-    let mut two = Two::opened();
+    let mut two = Two::begun();
     let listeners = vec!["10.0.0.1:80".parse().unwrap(); crate::message::LISTENERS];
     let message = Message::Listeners(listeners);
     let end = (0..100).find_map(|_| two.dialer.send(&message, NOW).err());

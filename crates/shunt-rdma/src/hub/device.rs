@@ -94,18 +94,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Tells the peers that were told otherwise before. With neither side's device lost, new connections are promoted again.
     pub(super) fn tell_of_device(&mut self, now: Duration) {
         let state = self.device_state();
-        let mut over = Vec::new();
-        for (id, conn) in &mut self.conns {
-            let has = state == Device::Ready;
-            if !conn.is_open() || conn.knows_device == has {
-                continue;
-            }
-            conn.knows_device = has;
-            if let Err(why) = conn.say(&Message::Device(state), now) {
-                over.push((*id, why));
+        let has = state == Device::Ready;
+        for at in 0..self.peers.len() {
+            if self.peers[at].is_known() && self.peers[at].knows_device != has {
+                self.peers[at].knows_device = has;
+                self.say_to(at, &Message::Device(state), now);
             }
         }
-        over.iter().for_each(|(id, why)| self.over(*id, why, now));
         self.peers.iter_mut().for_each(|peer| peer.is_changed = true);
     }
 

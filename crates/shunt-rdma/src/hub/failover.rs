@@ -9,6 +9,7 @@ use shunt_verbs::port::Port;
 use super::Hub;
 use crate::groups::Order;
 use crate::links::Name;
+use crate::peers::Way;
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// True where a link that has failed may go on with another queue pair.
@@ -22,7 +23,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Order::Renew(name)
             | Order::Say(Message::Failed(name))
             | Order::Answer(Renewal { group: name, .. }) => {
-                self.failovers.begins((peer, *name), now + self.host.patience);
+                self.failovers.begins((peer, *name), now, now + self.host.patience);
                 // A worker that has another queue pair at once does not tell that the one before has failed.
                 self.no_more_measuring((peer, *name), now);
             }
@@ -39,14 +40,35 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         }
     }
 
-    /// Has those go back to TCP that have waited long enough.
+    /// Has those go back to TCP that have waited long enough. Where the peer has not been heard meanwhile, both may lack the same network.
     pub(super) fn see_to_failovers(&mut self, now: Duration) {
-        for name in self.failovers.due(now) {
-            self.failovers.is_over(name);
-            if let Some(at) = self.peers.iter().position(|peer| peer.name.key == name.0) {
-                let orders = self.peers[at].groups.gives_up(name.1);
-                self.carry_out(at, orders, now);
+        for (name, since) in self.failovers.due(now) {
+            let Some(at) = self.peers.iter().position(|peer| peer.name.key == name.0) else {
+                self.failovers.is_over(name);
+                continue;
+            };
+            if !self.has_heard(at, since) {
+                self.failovers.waits(name, now + self.host.patience);
+                continue;
             }
+            self.failovers.is_over(name);
+            let orders = self.peers[at].groups.gives_up(name.1);
+            self.carry_out(at, orders, now);
+        }
+    }
+
+    fn has_heard(&self, at: usize, since: Duration) -> bool {
+        let conn = match self.peers[at].way {
+            Way::Open(id) => self.conns.get(&id),
+            _ => None,
+        };
+        conn.is_some_and(|conn| conn.heard_at() > since)
+    }
+
+    /// With a peer that is back there is time again.
+    pub(super) fn failovers_wait_again(&mut self, peer: PublicKey, now: Duration) {
+        for name in self.failovers.with(peer) {
+            self.failovers.waits(name, now + self.host.patience);
         }
     }
 

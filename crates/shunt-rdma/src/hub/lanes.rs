@@ -224,7 +224,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
     /// Where there can be no link group with a peer now, nothing waits for one.
     pub(super) fn no_more_waits(&mut self, at: usize) {
         let peer = &self.peers[at];
-        if !peer.is_ready() {
+        if !peer.is_reached() {
             self.waiting.retain(|waiting| waiting.peer != peer.name.key);
         }
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use shunt_far::{Cause, Halt};
-use shunt_peer::Message;
 use shunt_peer::message::{Refusal, Renewal};
 use shunt_verbs::port::Port;
 use shunt_verbs::value::PeerPair;
@@ -13,7 +12,7 @@ use super::Hub;
 use crate::endings::{Endings, Rests};
 use crate::groups::Order;
 use crate::links::{Name, Outcome, refusal};
-use crate::peers::{Peer, Way};
+use crate::peers::Peer;
 use crate::pool::Told;
 
 /// Time between two offers of a link group, while there is none.
@@ -106,15 +105,6 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 orders.into_iter().for_each(|order| self.refuse(at, order, now));
             }
             _ => {}
-        }
-    }
-
-    pub(super) fn say_to(&mut self, at: usize, message: &Message, now: Duration) {
-        if let Way::Open(id) = self.peers[at].way
-            && let Some(conn) = self.conns.get_mut(&id)
-            && let Err(why) = conn.say_in_turn(message, now)
-        {
-            self.over(id, &why, now);
         }
     }
 

@@ -50,7 +50,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
                 && let Some(machine) = self.machines.get_mut(&key)
             {
                 // New connections are left to TCP where there can be no link group for them.
-                let can = self.peers[at].is_ready()
+                let can = self.peers[at].is_reached()
                     && has_device
                     && self.peers[at].promotes(self.promote);
                 let listeners = if can { self.peers[at].listeners() } else { &[] };

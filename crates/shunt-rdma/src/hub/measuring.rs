@@ -336,19 +336,13 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     /// Tells peers how this side judges, where they know it otherwise.
     pub(super) fn tell_of_judgements(&mut self, now: Duration) {
-        let mut over = Vec::new();
-        for (id, conn) in &mut self.conns {
-            let Some(peer) = self.peers.iter().find(|peer| peer.has(*id)) else { continue };
-            let judgement = peer.judgement(self.promote);
-            if !conn.is_open() || conn.knows_judgement == judgement {
-                continue;
-            }
-            conn.knows_judgement = judgement;
-            if let Err(why) = conn.say(&Message::Judged(judgement), now) {
-                over.push((*id, why));
+        for at in 0..self.peers.len() {
+            let judgement = self.peers[at].judgement(self.promote);
+            if self.peers[at].is_known() && self.peers[at].knows_judgement != judgement {
+                self.peers[at].knows_judgement = judgement;
+                self.say_to(at, &Message::Judged(judgement), now);
             }
         }
-        over.iter().for_each(|(id, why)| self.over(*id, why, now));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The thread's loop: connections, their time limits, and what is said on them.
 
+mod control;
 mod device;
 mod ends;
 mod failover;
@@ -21,19 +22,17 @@ use std::{io, mem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shunt_far::Cause;
 use shunt_peer::message::{ADDRESSES, Bye, Hello, LISTENERS, is_reachable};
-use shunt_peer::session::Event;
-use shunt_peer::{End, Message, PublicKey, SecretKey, Session};
+use shunt_peer::{Message, PublicKey, SecretKey};
 use shunt_shm::ivshmem::Home;
 use shunt_verbs::port::Port;
 use tracing::{info, warn};
 
 use crate::config::{Config, PeerName, Promote};
-use crate::conn::{Conn, Over};
+use crate::conn::Conn;
 use crate::device::Wanted;
-use crate::dial::{self, Dialed};
+use crate::dial::Dialed;
 use crate::endings::Endings;
 use crate::failovers::Failovers;
-use crate::groups::Impossible;
 use crate::host::Host;
 use crate::kernels::state::Kernels;
 use crate::lane::{Lane, Waiting};
@@ -41,7 +40,7 @@ use crate::links::{Links, Name, Outcome};
 use crate::machine::Machine;
 use crate::measuring::Measuring;
 use crate::mirror::Bells;
-use crate::peers::{self, Outlook, Peer, Way};
+use crate::peers::{self, Outlook, Peer};
 use crate::report::Report;
 use crate::shared::{Board, Shared};
 
@@ -213,7 +212,10 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         fds.extend(events.map(|events| PollFd::from_borrowed_fd(events, PollFlags::IN)));
         let accept = (now < self.accept_at).then_some(self.accept_at);
         let conns = self.conns.values().filter_map(Conn::deadline);
-        let peers = self.peers.iter().flat_map(|peer| [peer.dial_at(), self.offer_at(peer)]);
+        let of_peer = |peer: &Peer| {
+            [peer.dial_at(), self.offer_at(peer), peer.kept_until, peer.reached_until]
+        };
+        let peers = self.peers.iter().flat_map(of_peer);
         let peers = peers.flatten();
         let addresses = self.conns.values().any(Conn::is_open).then_some(self.addresses_at);
         let has_members = !self.machines.is_empty() || self.kernels.is_some();
@@ -268,6 +270,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         self.see_to_endings(now);
         self.see_to_failovers(now);
         self.see_to_names(now);
+        self.see_to_absent(now);
         self.see_to_machines(now);
         self.hear_programs(now);
         self.see_to_kernels(now);
@@ -367,14 +370,6 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         info!("{} peers are named now", self.peers.len());
     }
 
-    /// Says farewell on a connection, and ends it.
-    fn part(&mut self, id: u64, why: Bye, now: Duration) {
-        if let Some(mut conn) = self.conns.remove(&id) {
-            // What finds no room is not said; the peer sees the end in any case.
-            let _ = conn.say(&Message::Bye(why), now).and_then(|()| conn.write());
-        }
-    }
-
     fn end(&mut self) {
         let now = self.now();
         for id in self.conns.keys().copied().collect::<Vec<_>>() {
@@ -391,209 +386,6 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let device = self.device_state();
         let (incarnation, ring, slots, messages) = (self.incarnation, RING, SLOTS, MESSAGES);
         Hello { incarnation, ring, slots, messages, device, name }
-    }
-
-    const fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    fn dial(&mut self, now: Duration) {
-        for at in 0..self.peers.len() {
-            if self.peers[at].dial_at().is_none_or(|dial_at| dial_at > now) {
-                continue;
-            }
-            let number = self.number();
-            let peer = &mut self.peers[at];
-            let (host, key) = ((peer.name.host.clone(), peer.name.port), peer.name.key);
-            match dial::begin(host, (key, number), &self.dialed.0, &self.shared) {
-                Ok(()) => peer.way = Way::Dialing(number),
-                Err(error) => peer.lost(error.to_string(), Outlook::Open, now),
-            }
-        }
-    }
-
-    fn dialed(&mut self, dialed: Dialed, now: Duration) {
-        let is_his = |peer: &&mut Peer| {
-            peer.name.key == dialed.key && peer.way == Way::Dialing(dialed.number)
-        };
-        let (hello, knows_device) = (self.hello(), self.device().is_some());
-        let Some(peer) = self.peers.iter_mut().find(is_his) else { return };
-        let session = Session::dial(self.secret.clone(), dialed.key, hello, now);
-        let conn =
-            dialed.outcome.and_then(|(stream, at)| Conn::new(stream, at, session, knows_device));
-        match conn {
-            Ok(conn) => {
-                peer.way = Way::Proving(dialed.number);
-                self.conns.insert(dialed.number, conn);
-            }
-            Err(error) => {
-                let why = format!("it cannot be connected to: {error}");
-                if peer.is_news(&why) {
-                    warn!("peer {}: {why}", peer.name);
-                }
-                peer.lost(why, Outlook::Open, now);
-            }
-        }
-    }
-
-    /// Takes what has come on all connections.
-    fn serve(&mut self, now: Duration) {
-        for id in self.conns.keys().copied().collect::<Vec<_>>() {
-            let Some(conn) = self.conns.get_mut(&id) else { continue };
-            let mut over = conn.read(now).err();
-            let mut events = Vec::new();
-            while let Some(event) = conn.event() {
-                events.push(event);
-            }
-            if over.is_none() {
-                over = conn.tick(now).err();
-            }
-            for event in events {
-                self.heard(id, event, now);
-            }
-            if let Some(why) = over {
-                self.over(id, &why, now);
-            }
-        }
-    }
-
-    fn heard(&mut self, id: u64, event: Event, now: Duration) {
-        match event {
-            Event::Open(key, hello) => self.opened(id, key, hello, now),
-            Event::Said(message) => {
-                let Some(at) = self.peers.iter().position(|peer| peer.has(id)) else { return };
-                let heard = match message {
-                    Message::Open(lane) => self.hear_open(at, &lane, now).map_err(Impossible),
-                    Message::Opened(place, region) => {
-                        self.hear_opened(at, place, region).map_err(Impossible)
-                    }
-                    Message::NotOpened(place, _) => {
-                        self.hear_not_opened(at, place, now).map_err(Impossible)
-                    }
-                    Message::Device(device) => {
-                        self.peers[at].has_device(device, now);
-                        self.no_more_waits(at);
-                        Ok(())
-                    }
-                    Message::Measure(asked, token) => {
-                        self.hear_measure(at, asked, token, now).map_err(Impossible)
-                    }
-                    Message::Measurable(far) => {
-                        self.hear_measurable(at, far, now).map_err(Impossible)
-                    }
-                    Message::NotMeasurable(group, why) => {
-                        self.hear_not_measurable(at, group, why, now);
-                        Ok(())
-                    }
-                    message => match self.peers[at].said(message) {
-                        Ok(orders) => {
-                            self.carry_out(at, orders, now);
-                            Ok(())
-                        }
-                        Err(impossible) => Err(impossible),
-                    },
-                };
-                match heard {
-                    Ok(()) => {}
-                    Err(Impossible(what)) => {
-                        if let Some(conn) = self.conns.get_mut(&id) {
-                            let _ = conn.say(&Message::Bye(Bye::Violation), now);
-                        }
-                        self.over(id, &Over::Impossible(what), now);
-                    }
-                }
-            }
-        }
-    }
-
-    fn opened(&mut self, id: u64, key: PublicKey, hello: Hello, now: Duration) {
-        let Some(at) = self.peers.iter().position(|peer| peer.name.key == key) else {
-            return self.part(id, Bye::Removed, now);
-        };
-        if let Way::Open(before) | Way::Proving(before) = self.peers[at].way
-            && before != id
-        {
-            self.part(before, Bye::Replaced, now);
-        }
-        // What was agreed on an older connection is not known to an agent that was started anew.
-        let orders = self.peers[at].groups.end();
-        self.carry_out(at, orders, now);
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let peer = &mut self.peers[at];
-        info!("peer {}: connected, {} calls itself {}", peer.name, conn.at, hello.name);
-        peer.opened(id, conn.at, hello, now);
-        // All that was said before, again: this peer has not heard it.
-        let all = [
-            Message::Addresses(self.addresses.clone()),
-            Message::Listeners(self.listeners.clone()),
-        ];
-        let said = all.iter().try_for_each(|message| conn.say(message, now));
-        if let Err(why) = said {
-            return self.over(id, &why, now);
-        }
-        // The device may have come, or gone, since this side's Hello.
-        self.tell_of_device(now);
-        self.tell_of_judgements(now);
-    }
-
-    fn over(&mut self, id: u64, why: &Over, now: Duration) {
-        let Some(mut conn) = self.conns.remove(&id) else { return };
-        // The other side may learn by that what it has done.
-        let _ = conn.write();
-        let conn = match why {
-            Over::End(End::Measures(token)) => {
-                let at = conn.at;
-                if self.take_measured(*token, conn.into_stream(), now).is_some() {
-                    self.turn_away(at, &why.to_string());
-                }
-                return;
-            }
-            _ => conn,
-        };
-        let outlook = match why {
-            Over::End(End::Bye(Bye::Replaced)) => Outlook::Shared,
-            Over::End(end) if end.is_refusal() => Outlook::Refused,
-            _ => Outlook::Open,
-        };
-        let said = why.to_string();
-        match self.peers.iter().position(|peer| peer.has(id)) {
-            Some(at) => {
-                if self.peers[at].is_news(&said) {
-                    warn!("peer {}: {said}", self.peers[at].name);
-                }
-                self.lost(at, said, outlook, now);
-            }
-            None => self.turn_away(conn.at, &said),
-        }
-    }
-
-    /// A peer's connection is over, and with it its link groups.
-    fn lost(&mut self, at: usize, why: String, outlook: Outlook, now: Duration) {
-        let orders = self.peers[at].groups.end();
-        self.carry_out(at, orders, now);
-        self.peers[at].lost(why, outlook, now);
-    }
-
-    fn say_to_all(&mut self, message: &Message, now: Duration) {
-        let mut over = Vec::new();
-        for (id, conn) in &mut self.conns {
-            if let Err(why) = conn.say(message, now) {
-                over.push((*id, why));
-            }
-        }
-        over.iter().for_each(|(id, why)| self.over(*id, why, now));
-    }
-
-    /// Sends what there is to send.
-    fn flush(&mut self, now: Duration) {
-        let mut over = Vec::new();
-        for (id, conn) in &mut self.conns {
-            if let Err(why) = conn.flush(now) {
-                over.push((*id, why));
-            }
-        }
-        over.iter().for_each(|(id, why)| self.over(*id, why, now));
     }
 
     pub(crate) fn show(&self) {

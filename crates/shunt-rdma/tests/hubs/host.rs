@@ -26,9 +26,15 @@ use crate::wait::{PATIENCE, until};
 const AGENT: u16 = 0;
 
 const FACTS: [Facts; 2] = [
-    Facts { addresses: || Ok(vec![address(0)]), memory_limit: || None, patience: PATIENCE },
-    Facts { addresses: || Ok(vec![address(1)]), memory_limit: || None, patience: PATIENCE },
+    Facts { addresses: || Ok(vec![address(0)]), ..TIMELESS },
+    Facts { addresses: || Ok(vec![address(1)]), ..TIMELESS },
 ];
+const TIMELESS: Facts = Facts {
+    addresses: || Ok(Vec::new()),
+    memory_limit: || None,
+    patience: PATIENCE,
+    reunion: PATIENCE,
+};
 
 const fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, host + 1))
@@ -153,7 +159,7 @@ impl Host {
         table.unwrap()
     }
 
-    fn find_table(&self) -> Option<Table> {
+    pub fn find_table(&self) -> Option<Table> {
         let home = offset(self.peers_home()?);
         let listeners = Home::map(self.memory.fd(), home).ok()?;
         let wanted = Addr::from(server(1 - self.number));

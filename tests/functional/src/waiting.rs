@@ -11,14 +11,29 @@ const SOON: Duration = Duration::from_secs(10);
 ///
 /// # Panics
 /// When it does not.
-pub fn settles<T: PartialEq + Debug>(what: &str, wanted: &T, mut look: impl FnMut() -> T) {
+pub fn settles<T: PartialEq + Debug>(what: &str, wanted: &T, look: impl FnMut() -> T) {
+    settles_or(what, wanted, look, String::new);
+}
+
+/// The same; what else there is to know when it does not.
+///
+/// # Panics
+/// See there.
+pub fn settles_or<T: PartialEq + Debug>(
+    what: &str,
+    wanted: &T,
+    mut look: impl FnMut() -> T,
+    else_: impl FnOnce() -> String,
+) {
     let started = Instant::now();
     loop {
         let found = look();
         if found == *wanted {
             return;
         }
-        assert!(started.elapsed() < SOON, "{what}: {found:?} instead of {wanted:?}");
+        if started.elapsed() >= SOON {
+            panic!("{what}: {found:?} instead of {wanted:?}\n{}", else_());
+        }
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -11,7 +11,7 @@ use shunt_functional::generator::{records, records_or};
 use shunt_functional::machines::Lab;
 use shunt_functional::record::compare;
 use shunt_functional::sandbox::{Stats, is_root};
-use shunt_functional::waiting::settles;
+use shunt_functional::waiting::{settles, settles_or};
 
 fn stats(lab: &Lab) -> Vec<Stats> {
     lab.machines.iter().map(|machine| machine.sandbox().stats()).collect()
@@ -20,11 +20,19 @@ fn stats(lab: &Lab) -> Vec<Stats> {
 /// Waits until so many more connections were made on each host, nearly all of them shunted.
 fn all_shunted(lab: &Lab, before: &[Stats], wanted: u64) {
     for (machine, before) in lab.machines.iter().zip(before) {
-        settles("connections, nearly all of them shunted", &(wanted, true), || {
+        let look = || {
             let (ends, shunted) = machine.sandbox().stats().since(before);
             (ends, shunted * 4 >= wanted * 3)
-        });
+        };
+        let what = "connections, nearly all of them shunted";
+        settles_or(what, &(wanted, true), look, || logs(lab));
     }
+}
+
+/// Of the agents.
+fn logs(lab: &Lab) -> String {
+    let logs = lab.machines.iter().map(|it| it.sandbox().agent_log());
+    logs.collect::<Vec<_>>().join("\n---\n")
 }
 
 fn traffic(n: &'static str, bytes: &'static str, style: &'static str) -> [&'static str; 6] {
@@ -105,8 +113,8 @@ fn busy_while(lab: &Lab, happens: impl FnOnce()) {
         one.sandbox().stats().since(&before[0]).1 >= 8
     });
     happens();
-    let logs = || lab.machines.iter().map(|it| it.sandbox().agent_log()).collect();
-    let clients = records_or(client, logs);
+    let server = serving.process();
+    let clients = records_or(client, || format!("{}\n{}", server.describe(), logs(lab)));
     compare(&clients, &serving.finish()).expect("the same bytes");
 }
 

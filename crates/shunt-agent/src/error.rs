@@ -2,11 +2,13 @@
 
 use std::{fmt, io};
 
+use rustix::io::Errno;
+use shunt_rdma::StartError;
+
 use crate::config::Place;
 use crate::metrics::MetricsError;
 use crate::socket::ClaimError;
 use crate::state::HostError;
-use shunt_rdma::StartError;
 
 /// Why the agent did not run, or ended.
 #[derive(Debug)]
@@ -25,8 +27,24 @@ pub enum ServeError {
     System(io::Error),
 }
 
+impl ServeError {
+    fn is_out_of_descriptors(&self) -> bool {
+        let errno = match self {
+            Self::Claim(ClaimError::System(_, errno)) => Some(*errno),
+            Self::System(error) => Errno::from_io_error(error),
+            _ => None,
+        };
+        errno == Some(Errno::MFILE)
+    }
+}
+
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_out_of_descriptors() {
+            return f.write_str(
+                "the agent may have too few descriptors open at once: raise the limit (`ulimit -Hn`, or LimitNOFILE= of its unit)",
+            );
+        }
         match self {
             Self::Claim(e) => e.fmt(f),
             Self::Metrics(e) => e.fmt(f),

@@ -113,7 +113,7 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
     (&["library", "install", "/proc/x"], None, 1, "/proc/x cannot be written"),
     (&["docs", "/proc/x"], None, 1, "/proc/x cannot be written"),
     (&["agent-key", "--file", "/proc/x"], None, 1, "the key file /proc/x: No such file"),
-    (&["agent-key", "--file", "/dev/null"], None, 1, "the key file /dev/null is no regular file"),
+    (&["agent-key", "--file", "/dev/null"], None, 1, "is no regular file: name another one by"),
     (&["capture", "-w", "/proc/x"], Runs, 1, "the packets cannot be written: No such file"),
     (&["capture", "-w", "/dev/full"], Runs, 1, "the packets cannot be written: No space left"),
     (&["bench", "--only", "ipc.14", "--html", "/proc/x"], None, 1, "/proc/x: No such file"),
@@ -140,7 +140,7 @@ const TABLE: &[(&[&str], Agent, i32, &str)] = &[
     (&["nvme", "target", "--check", "--config", "/nonexistent"], None, 1, "/nonexistent"),
     // Peers that are not there.
     (&["ivshmem-server", "--socket", "/nonexistent", "status"], None, 1, "no ivshmem server"),
-    (&["nvme", "list", "--to", "127.0.0.1:1"], None, 1, "Connection refused"),
+    (&["nvme", "list", "--to", "127.0.0.1:1"], None, 1, "no target listens there"),
     (&["nvme", "discover", "--to", "127.0.0.1:1"], None, 1, "Connection refused"),
     (&["nvme", "read", "--to", "127.0.0.1:1"], None, 1, "Connection refused"),
     (&["nvme", "write", "--to", "127.0.0.1:1"], None, 1, "Connection refused"),
@@ -231,24 +231,41 @@ fn a_port_of_another_user_is_not_taken_for_a_free_one() {
     assert!(said.contains(&format!("what has port {port} is of another user (uid 0)")), "{said}");
 }
 
+/// What a command prints that may have so many descriptors.
+fn with_descriptors(args: &[&str], limit: u64) -> Output {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.with_library(args);
+    // SAFETY: one system call, in a child before its exec.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+            Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?)
+        });
+    }
+    command.output().unwrap()
+}
+
 /// With so few descriptors programs stay on TCP, which `doctor` says.
 #[test]
 fn too_few_descriptors_are_told() {
-    let sandbox = Sandbox::new();
     for (limit, is_enough) in [(127, false), (128, true)] {
-        let mut command = sandbox.with_library(&["doctor", "true"]);
-        // SAFETY: one system call, in a child before its exec.
-        unsafe {
-            command.pre_exec(move || {
-                let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
-                Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?)
-            });
-        }
-        let output = command.output().unwrap();
+        let output = with_descriptors(&["doctor", "true"], limit);
         let said = text(&output.stdout);
         let fails = said.lines().any(|line| line.starts_with("FAIL  only 127 open files"));
         assert_eq!(!fails, is_enough, "{said}");
         assert_eq!(output.status.code(), Some(i32::from(!is_enough)), "{said}");
+    }
+}
+
+/// An agent cannot do without some of its own, at whichever of them it comes to an end.
+#[test]
+fn too_few_descriptors_for_an_agent_are_told() {
+    for limit in 5..12 {
+        let output = with_descriptors(&["agent"], limit);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{limit}: {said}");
+        assert_eq!(said.lines().count(), 1, "{limit}: {said}");
+        assert!(said.contains("too few descriptors") && said.contains("ulimit"), "{limit}: {said}");
     }
 }
 

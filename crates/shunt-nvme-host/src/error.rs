@@ -37,6 +37,9 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Io(address, e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                write!(f, "{address}: {e}: no target listens there; `shunt nvme target` starts one")
+            }
             Self::Io(address, e) => write!(f, "{address}: {e}"),
             Self::TimedOut(address, what) => write!(f, "{address}: {what}: it took too long"),
             Self::Refused(what, status) => {

@@ -31,14 +31,22 @@ pub enum KeyFileError {
     Key(PathBuf, KeyError),
 }
 
+/// What to do about a place where no key can be.
+const ELSEWHERE: &str =
+    "name another one by `--file` of `shunt agent-key` and `--rdma-key` of `shunt agent`";
+
 impl fmt::Display for KeyFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(path) => {
                 write!(f, "there is no key at {}: make one by `shunt agent-key`", path.display())
             }
-            Self::System(path, error) => write!(f, "the key file {}: {error}", path.display()),
-            Self::NoFile(path) => write!(f, "the key file {} is no regular file", path.display()),
+            Self::System(path, error) => {
+                write!(f, "the key file {}: {error}; {ELSEWHERE}", path.display())
+            }
+            Self::NoFile(path) => {
+                write!(f, "the key file {} is no regular file: {ELSEWHERE}", path.display())
+            }
             Self::Mode(path, mode) => write!(
                 f,
                 "the mode {mode:04o} of the key file {path} lets others read or write it: `chmod 600 {path}`, and make a new key \
@@ -47,7 +55,7 @@ impl fmt::Display for KeyFileError {
             ),
             Self::Owner(path, uid) => write!(
                 f,
-                "the key file {} is the user's with id {uid}, not this one's: name another one by --rdma-key",
+                "the key file {} is the user's with id {uid}, not this one's: {ELSEWHERE}",
                 path.display()
             ),
             Self::Key(path, why) => write!(f, "the key file {}: {why}", path.display()),

@@ -93,7 +93,7 @@ fn can_do_without() -> bool {
 
 /// Every connection goes back to TCP, and nobody proposes to this process any more.
 fn leave_all() {
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (fd, entry) in fd_table::of_program() {
         match entry.kind() {
             Kind::Stream => hand_over::hand_over(fd, entry),
             Kind::Listener => {

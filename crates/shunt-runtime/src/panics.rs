@@ -122,7 +122,7 @@ fn dissolve(instance: &'static Instance, entry: Entry) {
         let conns = instance.connections();
         conns.into_iter().filter(|conn| conn.phase() != Phase::Broken).for_each(give_back);
         instance.dissolve();
-        for (fd, _) in fd_table::iter(0..=c_int::MAX).filter(|(_, now)| *now == entry) {
+        for (fd, _) in fd_table::of_program().filter(|(_, now)| *now == entry) {
             fd_table::replace_if(fd, entry, Entry::KERNEL);
         }
     });
@@ -156,7 +156,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
 #[cold]
 pub fn in_child() {
     activity::deactivate();
-    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+    for (fd, entry) in fd_table::of_program() {
         if let Some(conn) = Conn::closing(fd, entry) {
             reset(conn);
         }

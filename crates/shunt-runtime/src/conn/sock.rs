@@ -406,7 +406,7 @@ impl Sock {
     /// A descriptor of the program's but that one, whatever it is.
     pub fn find_descriptor(&self, than: i32) -> Option<i32> {
         let me = self.entry(Kind::Stream);
-        let mut all = fd_table::iter(0..=fd_table::high_water());
+        let mut all = fd_table::of_program();
         all.find(|(fd, entry)| *fd != than && entry.is_same_object(me)).map(|(fd, _)| fd)
     }
 

@@ -213,7 +213,7 @@ fn settle_inheritance() {
     let pid = owner_pid();
     let others =
         |(_, entry)| Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid);
-    if !fd_table::iter(0..=fd_table::high_water()).any(others) {
+    if !fd_table::of_program().any(others) {
         agent_client::let_go_of_inherited();
     }
 }
@@ -306,7 +306,7 @@ fn put(fd: c_int, known: Option<&'static Listener>, listener: Listener) -> &'sta
         Some(known) => {
             known.why.forget();
             let old = Entry::new(Kind::Listener, core::ptr::from_ref(known));
-            for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+            for (fd, entry) in fd_table::of_program() {
                 if entry == old {
                     fd_table::replace_if(fd, old, new);
                 }
@@ -342,7 +342,7 @@ pub fn leave_unregistered(fd: c_int, why: Reason) {
 /// Registers the listeners that this process has inherited, before it becomes another user.
 pub fn register_inherited() {
     let pid = owner_pid();
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (fd, entry) in fd_table::of_program() {
         if Listener::of(entry).is_some_and(|l| l.holder.load(Ordering::Relaxed) != pid) {
             let _ = register(fd);
         }
@@ -357,7 +357,7 @@ pub fn is_local(tuple: &FourTuple) -> bool {
 /// A conversation with an agent has begun.
 pub fn tell_all(endpoint: &'static Endpoint) {
     let mut told = core::ptr::null();
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (fd, entry) in fd_table::of_program() {
         // Duplicates mostly follow each other; a place that is told of twice is the later one.
         if let Some(listener) = Listener::of(entry).filter(|l| !core::ptr::eq(*l, told)) {
             listener.tell(fd, endpoint);

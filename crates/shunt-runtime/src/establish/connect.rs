@@ -274,7 +274,7 @@ fn disconnected(fd: c_int) {
     // The socket keeps its options for the next connection.
     liveness::end_quietly(Conn::new(fd, sock));
     tell::on_disconnected(sock);
-    for (same, other) in fd_table::iter(0..=fd_table::high_water()) {
+    for (same, other) in fd_table::of_program() {
         if other == entry {
             // Epoll instances go on watching the socket.
             tell::on_declined(same);

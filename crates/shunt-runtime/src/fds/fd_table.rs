@@ -204,6 +204,8 @@ static BASE: AtomicPtr<AtomicUsize> = AtomicPtr::new(ptr::null_mut());
 /// [`CAPACITY`] once the table is reserved, else 0: one bounds check covers both.
 static LEN: AtomicUsize = AtomicUsize::new(0);
 static HIGH_WATER: AtomicI32 = AtomicI32::new(-1);
+/// The same of what is not the library's own, whose numbers are high: a fork goes over the table several times.
+static PROGRAMS_HIGH_WATER: AtomicI32 = AtomicI32::new(-1);
 
 /// Reserves the table; false when the address space has no room, and all stays the kernel's.
 pub fn reserve() -> bool {
@@ -272,7 +274,7 @@ pub fn lookup(fd: c_int) -> Entry {
 pub fn set(fd: c_int, entry: Entry) -> bool {
     let Some(word) = word(fd) else { return false };
     word.store(entry.0, Ordering::Release);
-    raise_high_water(fd);
+    raise_high_water(fd, entry);
     true
 }
 
@@ -290,15 +292,22 @@ pub fn replace_if(fd: c_int, old: Entry, new: Entry) -> bool {
     let replaced = word(fd).is_some_and(|word| {
         word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
-    if replaced {
-        raise_high_water(fd);
+    // One that becomes the kernel's is in nobody's way.
+    if replaced && new != Entry::KERNEL {
+        raise_high_water(fd, new);
     }
     replaced
 }
 
-fn raise_high_water(fd: c_int) {
-    if HIGH_WATER.load(Ordering::Relaxed) < fd {
-        HIGH_WATER.fetch_max(fd, Ordering::AcqRel);
+fn raise_high_water(fd: c_int, entry: Entry) {
+    let raise = |mark: &AtomicI32| {
+        if mark.load(Ordering::Relaxed) < fd {
+            mark.fetch_max(fd, Ordering::AcqRel);
+        }
+    };
+    raise(&HIGH_WATER);
+    if entry.kind() != Kind::Own {
+        raise(&PROGRAMS_HIGH_WATER);
     }
 }
 
@@ -313,6 +322,12 @@ pub fn iter(range: RangeInclusive<c_int>) -> impl Iterator<Item = (c_int, Entry)
     let first = (*range.start()).max(0);
     let last = (*range.end()).min(high_water());
     (first..=last).map(|fd| (fd, lookup(fd))).filter(|(_, entry)| *entry != Entry::KERNEL)
+}
+
+/// The program's descriptors that are not the kernel's alone.
+pub fn of_program() -> impl Iterator<Item = (c_int, Entry)> {
+    iter(0..=PROGRAMS_HIGH_WATER.load(Ordering::Acquire))
+        .filter(|(_, entry)| entry.kind() != Kind::Own)
 }
 
 #[cfg(test)]
@@ -347,6 +362,20 @@ mod tests {
         assert_eq!(iter(fd - 5..=fd + 5).collect::<Vec<_>>(), [(fd, other)]);
         assert_eq!(take(fd), other);
         assert_eq!(take(fd), Entry::KERNEL);
+    }
+
+    #[test]
+    fn own_descriptors_are_not_the_program_s() {
+        assert!(reserve());
+        let (fd, entry) = (500_200, Entry::connecting(false));
+        assert!(set(fd, Entry::own(1)) && set(fd + 1, Entry::own(2)));
+        let are_own = |all: Vec<(c_int, Entry)>| all.iter().all(|(_, e)| e.kind() == Kind::Own);
+        assert!(are_own(iter(fd..=fd + 1).collect()));
+        assert!(!of_program().any(|(other, _)| [fd, fd + 1].contains(&other)));
+        // What takes the number of an own one is the program's.
+        assert!(replace_if(fd + 1, Entry::own(2), entry));
+        assert!(of_program().any(|found| found == (fd + 1, entry)));
+        assert_eq!((take(fd), take(fd + 1)), (Entry::own(1), entry));
     }
 
     #[test]

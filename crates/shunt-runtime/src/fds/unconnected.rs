@@ -76,7 +76,7 @@ pub fn forget(fd: c_int, entry: Entry) {
 /// Around a fork: what was fresh is shared from now on, and the child may be in another namespace.
 pub fn forget_all() {
     NETNS.store(0, Ordering::Relaxed);
-    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+    for (fd, entry) in fd_table::of_program() {
         forget(fd, entry);
     }
 }

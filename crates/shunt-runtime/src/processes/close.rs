@@ -135,7 +135,7 @@ pub fn end_of_calls(sock: &'static Sock) {
 /// The process ends: what it leaves open is closed by the kernel, right after this. Takes no lock that
 /// a thread could hold which this one has interrupted.
 fn at_exit() {
-    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+    for (fd, entry) in fd_table::of_program() {
         let Some(conn) = Conn::closing(fd, entry) else { continue };
         // Another thread may be in the middle of a call, or of closing the same descriptor.
         if fd_table::replace_if(fd, entry, Entry::KERNEL) && conn.release() {

@@ -106,7 +106,7 @@ impl ClosedByExec {
         }
         let _keep = KeepErrno::new();
         let mut socks = BTreeMap::new();
-        for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        for (fd, entry) in fd_table::of_program() {
             if let Some(sock) = Sock::of(entry) {
                 let place = socks.entry(ptr::from_ref(sock)).or_insert((sock, (fd, entry), false));
                 place.2 |= pass::survives(fd);
@@ -161,7 +161,7 @@ impl Drop for ClosedByExec {
 /// where they were handed to.
 fn before_exec() {
     let _keep = KeepErrno::new();
-    for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+    for (fd, entry) in fd_table::of_program() {
         if entry.is_object() && pass::survives(fd) {
             hand_over::hand_over(fd, entry);
         }
@@ -183,7 +183,7 @@ unsafe fn before_program(program: &Program) -> Passed {
 
 /// This program reads on in the ring of one that it has handed over.
 fn has_one_come_back() -> bool {
-    let mut all = fd_table::iter(0..=c_int::MAX);
+    let mut all = fd_table::of_program();
     all.any(|(_, entry)| Sock::of(entry).is_some_and(hand_over::has_come_back))
 }
 
@@ -195,7 +195,7 @@ unsafe fn before_spawn(program: &Program, actions: usize) -> Passed {
     let is_named = |sock: &Sock| actions != 0 && sock.spawned.load(Ordering::Relaxed) == actions;
     let hand_over = || {
         before_exec();
-        for (fd, entry) in fd_table::iter(0..=c_int::MAX) {
+        for (fd, entry) in fd_table::of_program() {
             if Sock::of(entry).is_some_and(is_named) {
                 let _keep = KeepErrno::new();
                 hand_over::hand_over(fd, entry);

@@ -1,7 +1,5 @@
 //! A fork's effect on all parts of the library, in order.
 
-use core::ffi::c_int;
-
 use shunt_engine::handshake::Phase;
 
 use crate::activity;
@@ -53,7 +51,7 @@ pub fn prepare() {
 /// Clients' ends that were taken up go into the ring. A child could not: the agent gives the acceptor's doorbells to the process alone
 /// that has connected. And where it becomes another program it would have to leave a ring into which it never went.
 fn take_answers() {
-    for (fd, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (fd, entry) in fd_table::of_program() {
         if let Some(conn) = Conn::of(fd, entry).filter(|conn| conn.phase() == Phase::Proposed) {
             promote::poll_handshake(conn);
         }
@@ -96,5 +94,5 @@ pub fn in_child() {
 }
 
 fn has_listeners() -> bool {
-    fd_table::iter(0..=c_int::MAX).any(|(_, entry)| Listener::of(entry).is_some())
+    fd_table::of_program().any(|(_, entry)| Listener::of(entry).is_some())
 }

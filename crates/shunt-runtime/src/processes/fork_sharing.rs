@@ -5,7 +5,6 @@
 //! connection towards the peer. A killed relative has let go of nothing: the next process that lets
 //! go, or looks now and then, does so in its place.
 
-use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use shunt_engine::conn::is_half_settled;
@@ -186,7 +185,7 @@ pub fn fork_begins() {
 pub fn fork_prepare() {
     Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
     let mut counted = Vec::new();
-    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (_, entry) in fd_table::of_program() {
         let Some(sock) = Sock::of(entry) else { continue };
         if sock.counted.swap(COUNTED, Ordering::AcqRel) == COUNTED {
             continue;
@@ -265,7 +264,7 @@ pub fn fork_child() {
         link.users.store(0, Ordering::Release);
         link.peers.forget_users();
     }
-    let table = || fd_table::iter(0..=c_int::MAX).filter_map(|(_, entry)| Sock::of(entry));
+    let table = || fd_table::of_program().filter_map(|(_, entry)| Sock::of(entry));
     Sock::all().for_each(|sock| sock.set_descriptors(0));
     for sock in table() {
         sock.set_descriptors(sock.descriptors() + 1);

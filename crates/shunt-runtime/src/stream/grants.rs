@@ -402,7 +402,7 @@ pub fn leave(sock: &'static Sock) {
 /// Registered memory is about to go: everything of it that is granted is copied.
 pub fn take_back_in(base: usize, len: usize) {
     let (from, to) = (base as u64, (base + len) as u64);
-    for (_, entry) in fd_table::iter(0..=fd_table::high_water()) {
+    for (_, entry) in fd_table::of_program() {
         let Some(sock) = Sock::of(entry).filter(|sock| sock.has(NUMBERED)) else { continue };
         let Some(granting) = granting(sock) else { continue };
         // In a signal handler above a call on it, or where its holder was stopped, it is taken back later.

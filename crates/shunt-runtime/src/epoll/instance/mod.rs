@@ -196,7 +196,7 @@ impl Instance {
         let before = self.refs.fetch_sub(1, Ordering::AcqRel);
         if before & (CALL - 1) > 1 && self.raw() == fd {
             let same = |(other, entry): &(c_int, Entry)| *other != fd && *entry == self.entry();
-            let other = fd_table::iter(0..=fd_table::high_water()).find(same);
+            let other = fd_table::of_program().find(same);
             self.fd.store(other.map_or(fd, |(other, _)| other), Ordering::Relaxed);
         }
         if before == 1 {

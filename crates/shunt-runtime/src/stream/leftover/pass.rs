@@ -136,7 +136,7 @@ pub fn survives(fd: c_int) -> bool {
 
 /// The connections that stay open, each once, and a descriptor of each.
 fn staying(is_named: impl Fn(&Sock) -> bool) -> Vec<(Conn, c_int)> {
-    let all = fd_table::iter(0..=c_int::MAX).filter_map(|(fd, entry)| Conn::of(fd, entry));
+    let all = fd_table::of_program().filter_map(|(fd, entry)| Conn::of(fd, entry));
     let mut shunted = all.filter(|conn| conn.phase() == Phase::Active && conn.link().is_some());
     let mut found: Vec<(Conn, c_int)> = Vec::new();
     if owns_process_state() {

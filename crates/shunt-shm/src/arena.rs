@@ -59,6 +59,7 @@ struct Header {
 #[derive(Debug)]
 pub struct Families {
     brevity: [AtomicU32; FAMILIES],
+    spins: [AtomicU32; FAMILIES],
 }
 
 /// Ports that are told apart, by their lowest bits.
@@ -69,6 +70,12 @@ impl Families {
     #[must_use]
     pub const fn brevity(&self, port: u16) -> &AtomicU32 {
         &self.brevity[port as usize % FAMILIES]
+    }
+
+    /// Whether it pays to wait for bytes on connections to this port: the library's business.
+    #[must_use]
+    pub const fn spins(&self, port: u16) -> &AtomicU32 {
+        &self.spins[port as usize % FAMILIES]
     }
 }
 

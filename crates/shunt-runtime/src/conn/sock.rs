@@ -265,9 +265,10 @@ impl Sock {
         self.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
     }
 
-    /// What the connections to the same listener have learnt about waiting for bytes.
-    fn learnt(&self) -> Option<&AtomicU32> {
-        let at_server = self.listener().map(|listener| &listener.spins);
+    /// What the connections to the same listener have learnt about waiting for bytes, also those of forked children that are no more.
+    fn learnt(&self) -> Option<&shunt_shm::sync::AtomicU32> {
+        let port = || self.record().id.tuple().local.port;
+        let at_server = self.listener().map(|_| self.endpoint().arena.families().spins(port()));
         at_server.or_else(|| Some(&Target::of(self.link()?)?.spins))
     }
 

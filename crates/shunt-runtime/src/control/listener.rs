@@ -54,9 +54,6 @@ pub struct Listener {
     timed: AtomicBool,
     /// Something that only the kernel does was asked for, which what it accepts inherits.
     pub for_kernel: AtomicBool,
-    /// Whether it pays to wait for bytes on what it accepts: what [`spin`](crate::stream::spin) has
-    /// learnt.
-    pub spins: AtomicU32,
 }
 
 /// Held while a listener is entered.
@@ -203,7 +200,6 @@ impl Listener {
             sized: AtomicBool::new(false),
             timed: AtomicBool::new(true),
             for_kernel: AtomicBool::new(false),
-            spins: AtomicU32::new(0),
         }
     }
 }
@@ -277,7 +273,6 @@ fn enter(fd: c_int) -> Result<&'static Listener, Reason> {
                 .any(|which| !matches!(socket_timeout(abi::borrow(fd), which), Ok(None))),
         ),
         for_kernel: AtomicBool::new(sockinfo::asks_for_kernel(abi::borrow(fd))),
-        spins: AtomicU32::new(0),
     };
     let listener = put(fd, known, listener);
     note(fd, None);

@@ -194,6 +194,19 @@ fn relatives_are_known_by_name() {
 }
 
 #[test]
+fn what_is_learnt_of_a_port_is_kept_by_its_kind() {
+    let (arena, _fd) = mapped();
+    let families = arena.families();
+    families.brevity(80).store(1, Relaxed);
+    families.spins(80).store(2, Relaxed);
+    let at = |port| {
+        let words = [families.brevity(port), families.spins(port)];
+        words.map(|word| word.load(Relaxed))
+    };
+    assert_eq!((at(80), at(81)), ([1, 2], [0, 0]));
+}
+
+#[test]
 fn a_full_table_of_processes_refuses_and_recovers() {
     let (arena, _fd) = mapped();
     let processes = arena.processes();

@@ -19,6 +19,10 @@ const INDEX_BITS: u32 = PROCESSES.trailing_zeros();
 /// In the place of the pid: claimed, and not yet (or never) said by whom.
 const UNBORN: u32 = u32::MAX;
 
+/// In [`Processes::starts`].
+const BY_CLOCK: u32 = 1;
+const NOT_BY_CLOCK: u32 = 2;
+
 /// A process's name among its relatives: the use of a place in the table. 0: it has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Member(u32);
@@ -75,6 +79,8 @@ pub struct Processes {
     high_water: AtomicU32,
     /// Where [`Self::next`] goes on.
     turn: AtomicU32,
+    /// [`Self::starts_by_clock`]; 0: nobody has looked, which also stands in arenas of older agents.
+    starts: AtomicU32,
     places: [Process; PROCESSES],
 }
 
@@ -123,6 +129,25 @@ impl Processes {
         let (ok, no) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = place.namespace.compare_exchange(0, namespace, ok, no);
         let _ = place.pid.compare_exchange(UNBORN, pid, ok, no);
+    }
+
+    /// Whether the kernel's start times of processes are what a clock says, so that a child need not ask for its own; `None`: not known.
+    #[must_use]
+    pub fn starts_by_clock(&self) -> Option<bool> {
+        match self.starts.load(Ordering::Relaxed) {
+            0 => None,
+            starts => Some(starts == BY_CLOCK),
+        }
+    }
+
+    /// A child has found it so, or not so; the latter stays.
+    pub fn note_starts(&self, by_clock: bool) {
+        if by_clock {
+            let (ok, no) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.starts.compare_exchange(0, BY_CLOCK, ok, no);
+        } else {
+            self.starts.store(NOT_BY_CLOCK, Ordering::Relaxed);
+        }
     }
 
     /// Who a member is; `None` while it is about to be, and for a name that is no longer in use.

@@ -15,6 +15,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal,
     test_kill_process,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::fds::close;
 
@@ -40,6 +41,25 @@ impl Identity {
         }
     }
 
+    /// Of the calling process, which the one that has taken `before` has forked since. `by_clock`: the kernel's start times are known to be
+    /// [`BeforeFork::start`]'s. Then it mostly costs two system calls, where [`Self::current`] costs some 40 µs with what the kernel
+    /// does for them.
+    #[must_use]
+    pub fn of_child(before: &BeforeFork, by_clock: bool) -> Self {
+        let start = before.start().filter(|_| by_clock);
+        Self {
+            pid: getpid().as_raw_pid().cast_unsigned(),
+            start: start.or_else(|| start_of(None)).unwrap_or(0),
+            namespace: before.namespace().unwrap_or_else(own_namespace),
+        }
+    }
+
+    /// True when it is the calling process's parent, and so certainly lives. `here`: the caller's namespace.
+    #[must_use]
+    pub fn is_parent(&self, here: u64) -> bool {
+        self.namespace == here && getppid().is_some_and(|parent| is_pid(parent, self.pid))
+    }
+
     /// True when the process has certainly ended, as the caller in the namespace `here` sees it; a zombie
     /// has. When in doubt it lives.
     #[must_use]
@@ -56,6 +76,52 @@ impl Identity {
             && start_of(Some(self.pid)).is_some_and(|start| start != self.start)
             && start_of(None).is_some()
     }
+}
+
+/// What a process knows of itself before it forks, so that its child need not ask `/proc` for what follows from that.
+#[derive(Clone, Copy, Debug)]
+pub struct BeforeFork {
+    parent: Identity,
+    /// [`Clock`](ClockId::Boottime), in nanoseconds.
+    at: u64,
+}
+
+impl BeforeFork {
+    /// The calling process, `parent`, is about to fork.
+    #[must_use]
+    pub fn now(parent: Identity) -> Self {
+        Self { parent, at: since_boot() }
+    }
+
+    /// When the calling process, its child, was started, by the clock by which the kernel notes that; `None` where it can't be told: a tick has
+    /// passed meanwhile. The clocks of two time namespaces are apart by more than that, if at all.
+    #[must_use]
+    pub fn start(&self) -> Option<u64> {
+        // Processors may disagree by a little.
+        let earliest = self.at.saturating_sub(SLACK) / TICK;
+        ((since_boot() + SLACK) / TICK == earliest).then_some(earliest)
+    }
+
+    /// The pid namespace of the calling process, its child, which knows its parent by another number, if by any, where it is in
+    /// another one.
+    fn namespace(&self) -> Option<u64> {
+        (self.parent.namespace != 0 && self.parent.is_parent(self.parent.namespace))
+            .then_some(self.parent.namespace)
+    }
+}
+
+/// A tick of the kernel's start times (`USER_HZ`), in nanoseconds.
+const TICK: u64 = 10_000_000;
+const SLACK: u64 = 50_000;
+
+fn since_boot() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let part = |part: i64| u64::try_from(part).unwrap_or(0);
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+fn is_pid(pid: Pid, number: u32) -> bool {
+    pid.as_raw_pid().cast_unsigned() == number
 }
 
 /// True when the process of this pidfd has ended; false when that cannot be told.
@@ -173,6 +239,8 @@ pub fn descriptor_places() -> Option<i32> {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use rustix::process::WaitOptions;
+
     use super::*;
 
     #[test]
@@ -207,6 +275,62 @@ mod tests {
         child.wait().unwrap();
         assert!(known.has_ended(me.namespace));
         assert!(!Identity { pid: 0, ..me }.has_ended(me.namespace), "not known");
+    }
+
+    /// True when it is so in a forked child.
+    fn in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child makes system calls, and takes no lock.
+        let pid = unsafe {
+            fork_to(|| {
+                if check() {
+                    // SAFETY: ends the child.
+                    libc::_exit(7)
+                }
+            })
+        };
+        let ended = rustix::process::waitpid(pid.ok(), WaitOptions::empty());
+        ended.unwrap().is_some_and(|(_, status)| status.exit_status() == Some(7))
+    }
+
+    #[test]
+    fn a_child_knows_who_it_is_by_what_its_parent_knew() {
+        let me = Identity::current();
+        for by_clock in [true, false] {
+            for _ in 0..20 {
+                let before = BeforeFork::now(me);
+                assert!(in_child(|| Identity::of_child(&before, by_clock) == Identity::current()));
+                assert!(in_child(|| before
+                    .start()
+                    .is_none_or(|start| start_of(None) == Some(start))));
+            }
+        }
+        let by_chance = (0..20).find(|_| {
+            let before = BeforeFork::now(me);
+            in_child(|| before.start().is_some() && before.namespace() == Some(me.namespace))
+        });
+        assert!(by_chance.is_some(), "mostly no tick passes");
+        assert!(in_child(|| me.is_parent(me.namespace) && !me.is_parent(me.namespace + 1)));
+        assert!(!me.is_parent(me.namespace), "nobody is its own");
+    }
+
+    #[test]
+    fn a_child_asks_where_what_its_parent_knew_does_not_tell() {
+        let me = Identity::current();
+        let now = BeforeFork::now(me);
+        let second = 100 * TICK;
+        for at in [now.at - second, now.at + second, 0, u64::MAX - SLACK] {
+            assert_eq!(BeforeFork { at, ..now }.start(), None);
+        }
+        // As one sees it that was forked into another pid namespace, or whose parent has ended; the last did not know its own.
+        let others = [
+            Identity { pid: 0, namespace: 7, ..me },
+            Identity { pid: me.pid + 1, namespace: 7, ..me },
+            Identity { namespace: 0, ..me },
+        ];
+        for parent in others {
+            let before = BeforeFork { parent, at: 0 };
+            assert!(in_child(|| Identity::of_child(&before, true) == Identity::current()));
+        }
     }
 
     #[test]

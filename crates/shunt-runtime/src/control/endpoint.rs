@@ -62,6 +62,8 @@ pub struct Endpoint {
     member: AtomicU32,
     /// The same of the child that is about to be forked.
     child: AtomicU32,
+    /// The same of the one that has forked this process.
+    parent: AtomicU32,
     /// It was made by a parent of this process.
     is_inherited: AtomicBool,
     /// The arena is not there any more: see [`Self::is_shed_first`].
@@ -108,6 +110,7 @@ impl Endpoint {
             hint: AtomicUsize::new(0),
             member: AtomicU32::new(0),
             child: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
             is_inherited: AtomicBool::new(false),
             is_shed: AtomicBool::new(false),
             older: Self::newest(),
@@ -213,6 +216,19 @@ impl Endpoint {
     /// Sets it.
     pub fn set_child(&self, member: Member) {
         self.child.store(member.code(), Ordering::Release);
+    }
+
+    /// The process that has forked this one, among those that share the arena.
+    #[must_use]
+    pub fn parent(&self) -> Member {
+        Member::from_code(self.parent.load(Ordering::Acquire))
+    }
+
+    /// In a forked child: it has another name than its parent from now on.
+    pub fn take_name(&self, child: Member) {
+        self.parent.store(self.member.load(Ordering::Acquire), Ordering::Release);
+        self.set_child(Member::UNNAMED);
+        self.set_member(child);
     }
 
     /// True in a forked child for what was its parent's.

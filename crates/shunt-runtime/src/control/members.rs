@@ -1,8 +1,8 @@
 //! The processes that share an endpoint's arena: a program and its forked children.
 
-use shunt_shm::holders::{Member, Who};
+use shunt_shm::holders::{Member, Processes, Who};
 use shunt_shm::lock::Owner;
-use shunt_sys::process::Identity;
+use shunt_sys::process::{BeforeFork, Identity};
 
 use crate::control::endpoint::Endpoint;
 
@@ -25,6 +25,28 @@ pub fn member(endpoint: &Endpoint) -> Member {
     }
 }
 
+/// This process as it has introduced itself.
+pub fn own(endpoint: &Endpoint) -> Option<Identity> {
+    endpoint.arena.processes().who(endpoint.member()).map(identity)
+}
+
+/// Who this process is, which its parent has forked after `before`; `None`: without a word.
+pub fn forked(before: Option<BeforeFork>, processes: &Processes) -> Identity {
+    let Some(before) = before else { return Identity::current() };
+    let by_clock = processes.starts_by_clock();
+    let clock = before.start();
+    let me = Identity::of_child(&before, by_clock == Some(true));
+    if let Some(clock) = clock.filter(|_| by_clock.is_none() && me.start != 0) {
+        processes.note_starts(me.start == clock);
+    }
+    me
+}
+
+const fn identity(who: Who) -> Identity {
+    let Who { pid, start, namespace } = who;
+    Identity { pid, start, namespace }
+}
+
 /// How a process is introduced.
 pub const fn who(identity: &Identity) -> Who {
     let Identity { pid, start, namespace } = *identity;
@@ -34,13 +56,14 @@ pub const fn who(identity: &Identity) -> Who {
 /// True when a process that shares the endpoint's arena has died.
 pub fn has_died(endpoint: &Endpoint, member: Member) -> bool {
     let processes = endpoint.arena.processes();
-    let Some(Who { pid, start, namespace }) = processes.who(member) else { return false };
+    let Some(other) = processes.who(member).map(identity) else { return false };
     // As this process has introduced itself: by now it may see no `/proc`.
-    let here = || match processes.who(endpoint.member()) {
-        Some(me) => me.namespace,
-        None => Identity::current().namespace,
+    let here = || own(endpoint).unwrap_or_else(Identity::current).namespace;
+    let may_have_died = |here| {
+        // A child that ends looks at its parent for each connection that it has inherited.
+        !(member == endpoint.parent() && other.is_parent(here)) && other.has_ended(here)
     };
-    member != endpoint.member() && Identity { pid, start, namespace }.has_ended(here())
+    member != endpoint.member() && may_have_died(here())
 }
 
 /// True when an owner of locks in the endpoint's arena has certainly ended.

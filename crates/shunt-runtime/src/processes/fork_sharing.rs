@@ -11,7 +11,7 @@ use shunt_engine::conn::is_half_settled;
 use shunt_engine::handshake::{Phase, course};
 use shunt_shm::arena::{Arena, Record};
 use shunt_shm::holders::Member;
-use shunt_sys::process::Identity;
+use shunt_sys::process::BeforeFork;
 
 use crate::conn::{Sock, brevity, hold};
 use crate::control::endpoint::Endpoint;
@@ -49,6 +49,8 @@ struct Forking {
     counted: Vec<Counted>,
     /// The child's name in each arena.
     children: Vec<(&'static Endpoint, Member)>,
+    /// What tells the child who it is; `None`: it has no name.
+    before: Option<BeforeFork>,
 }
 
 thread_local! {
@@ -172,7 +174,7 @@ fn bury(record: &Record, arena: &Arena) {
 pub fn fork_begins() {
     let alone = FORKS.lock();
     let (counted, children) = (Vec::new(), Vec::new());
-    FORKING.with(|kept| kept.put(Forking { alone: Some(alone), counted, children }));
+    FORKING.with(|kept| kept.put(Forking { alone: Some(alone), counted, children, before: None }));
     for endpoint in Endpoint::all() {
         // Twice: with each fork the table may grow by one, and the look has to get around.
         look_after(endpoint);
@@ -200,9 +202,12 @@ pub fn fork_prepare() {
     }
     let child = |endpoint: &'static Endpoint| (endpoint, endpoint.child());
     let children = Endpoint::all().map(child).filter(|(_, child)| *child != Member::UNNAMED);
+    let children: Vec<_> = children.collect();
+    let me = children.first().and_then(|(endpoint, _)| members::own(endpoint));
     FORKING.with(|kept| {
         if let Some(forking) = kept.take() {
-            kept.put(Forking { counted, children: children.collect(), ..forking });
+            let before = me.map(BeforeFork::now);
+            kept.put(Forking { counted, children, before, ..forking });
         }
     });
 }
@@ -253,12 +258,16 @@ pub fn fork_settled(child: Child) {
 /// other threads of the parent have opened or closed meanwhile, and after a fork that nobody
 /// announced.
 pub fn fork_child() {
-    let me = Identity::current();
+    let forking = FORKING.with(Kept::take);
+    let mut known = None;
     for endpoint in Endpoint::all() {
-        let child = endpoint.child();
-        endpoint.set_child(Member::UNNAMED);
-        endpoint.set_member(child);
-        endpoint.arena.processes().introduce(child, members::who(&me));
+        let (child, processes) = (endpoint.child(), endpoint.arena.processes());
+        endpoint.take_name(child);
+        if child != Member::UNNAMED {
+            let before = forking.as_ref().and_then(|forking| forking.before);
+            let me = known.get_or_insert_with(|| members::forked(before, processes));
+            processes.introduce(child, members::who(me));
+        }
     }
     for link in link::all() {
         link.users.store(0, Ordering::Release);
@@ -279,7 +288,6 @@ pub fn fork_child() {
             peer.count_again();
         }
     }
-    let forking = FORKING.with(Kept::take);
     for Counted { sock, record, endpoint } in forking.iter().flat_map(|forking| &forking.counted) {
         let found = sock.counted.load(Ordering::Acquire) == FOUND;
         if !(found && core::ptr::eq(sock.record(), *record))

@@ -194,6 +194,19 @@ fn relatives_are_known_by_name() {
 }
 
 #[test]
+fn start_times_are_the_clock_s_until_one_is_not() {
+    let (arena, _fd) = mapped();
+    let processes = arena.processes();
+    assert_eq!(processes.starts_by_clock(), None);
+    processes.note_starts(true);
+    assert_eq!(processes.starts_by_clock(), Some(true));
+    processes.note_starts(false);
+    processes.note_starts(true);
+    assert_eq!(processes.starts_by_clock(), Some(false));
+    assert_eq!(processes.next(), None, "nobody has come of that");
+}
+
+#[test]
 fn what_is_learnt_of_a_port_is_kept_by_its_kind() {
     let (arena, _fd) = mapped();
     let families = arena.families();

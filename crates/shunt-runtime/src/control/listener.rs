@@ -18,7 +18,8 @@ use crate::fds::owner::owner_pid;
 use crate::system::abi;
 use crate::system::abi::c_int;
 use crate::system::clock;
-use crate::threads::mutex::Mutex;
+use crate::threads::across_forks::ACROSS_FORKS;
+use crate::threads::mutex::{Guard, Mutex};
 
 /// How often a busy acceptor looks whether the agent is still there.
 const LOOK_EVERY: u64 = 100_000_000;
@@ -57,10 +58,10 @@ pub struct Listener {
 }
 
 /// Held while a listener is entered.
-static CHANGES: Mutex<()> = Mutex::new(());
+static CHANGES: &Mutex<()> = &ACROSS_FORKS.listeners;
 
 /// How often this process has forked, as far as it is known.
-static FORKS: AtomicU32 = AtomicU32::new(0);
+static FORKS: &AtomicU32 = &ACROSS_FORKS.count;
 
 /// The process has forked: its child has the listening sockets, too.
 pub fn are_inherited() {
@@ -68,7 +69,7 @@ pub fn are_inherited() {
 }
 
 /// Held across fork.
-pub fn lock_for_fork() -> impl Sized {
+pub fn lock_for_fork() -> Guard<'static, ()> {
     CHANGES.lock()
 }
 

@@ -16,7 +16,7 @@ use crate::control::bells;
 use crate::control::doorbells::Doorbells;
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::system::clock;
-use crate::threads::mutex::Mutex;
+use crate::threads::mutex::{Guard, Mutex};
 
 /// Another endpoint.
 #[derive(Debug)]
@@ -33,8 +33,14 @@ pub struct Process {
 static KNOWN: Mutex<Vec<Weak<Process>>> = Mutex::new(Vec::new());
 
 /// The lock, to be held across fork.
-pub fn lock_for_fork() -> impl Sized {
-    KNOWN.lock()
+#[derive(Debug)]
+pub struct ForkLock {
+    _known: Guard<'static, Vec<Weak<Process>>>,
+}
+
+/// Takes it.
+pub fn lock_for_fork() -> ForkLock {
+    ForkLock { _known: KNOWN.lock() }
 }
 
 /// A process that is a party of another link group already.

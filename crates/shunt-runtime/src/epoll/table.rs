@@ -6,6 +6,7 @@ use crate::epoll::instance::Instance;
 use crate::epoll::reentrancy::Held;
 use crate::fds::fd_table::{Entry, Kind};
 use crate::system::errno::KeepErrno;
+use crate::threads::across_forks::ACROSS_FORKS;
 use crate::threads::mutex::{Guard, Mutex};
 
 /// Epoll instances that a process can have under Shunt's eyes; further ones are the kernel's alone.
@@ -14,7 +15,7 @@ const INSTANCES: usize = 1024;
 static TABLE: [AtomicPtr<Instance>; INSTANCES] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; INSTANCES];
 static HIGH: AtomicUsize = AtomicUsize::new(0);
-static CHANGES: Mutex<()> = Mutex::new(());
+static CHANGES: &Mutex<()> = &ACROSS_FORKS.epoll;
 
 /// All instances of the process.
 pub fn all() -> impl Iterator<Item = &'static Instance> {
@@ -69,7 +70,13 @@ fn lock() -> Guard<'static, ()> {
 }
 
 /// Every lock of this module, to be held across fork.
-pub fn lock_for_fork() -> (Guard<'static, ()>, Vec<Held>) {
+pub struct ForkLocks {
+    _changes: Guard<'static, ()>,
+    _instances: Vec<Held>,
+}
+
+/// Takes them.
+pub fn lock_for_fork() -> ForkLocks {
     let _keep = KeepErrno::new();
     let changes = lock();
     let share = |instance: &'static Instance| {
@@ -77,7 +84,7 @@ pub fn lock_for_fork() -> (Guard<'static, ()>, Vec<Held>) {
         instance.share(&mut state);
         Some(state)
     };
-    (changes, all().filter_map(share).collect())
+    ForkLocks { _changes: changes, _instances: all().filter_map(share).collect() }
 }
 
 /// In a forked child: the completion queues are the parent's, so every connection is looked at by

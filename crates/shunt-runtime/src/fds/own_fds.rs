@@ -32,30 +32,40 @@ const FREE: c_int = -1;
 /// Reserved, its number not yet known.
 const CLAIMED: c_int = -2;
 
-static SLAB: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
+/// In one page with the first numbers, which a forked child writes to when it closes its parent's.
+#[repr(C)]
+struct Slab {
+    /// How many there are.
+    in_use: AtomicUsize,
+    /// Where the next one is looked for.
+    next: AtomicUsize,
+    numbers: [AtomicI32; SLOTS],
+}
 
-/// How many there are, and where the next one is looked for.
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+static SLAB: Slab = Slab {
+    in_use: AtomicUsize::new(0),
+    next: AtomicUsize::new(0),
+    numbers: [const { AtomicI32::new(FREE) }; SLOTS],
+};
 
 /// A free place, which holds `fd` from now on.
 fn claim(fd: c_int) -> Option<u16> {
-    let start = NEXT.load(Ordering::Relaxed);
+    let start = SLAB.next.load(Ordering::Relaxed);
     let index = (0..SLOTS).map(|n| (start + n) % SLOTS).find(|index| {
-        let slot = &SLAB[*index];
+        let slot = &SLAB.numbers[*index];
         slot.load(Ordering::Relaxed) == FREE
             && slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
-    NEXT.store(index + 1, Ordering::Relaxed);
-    IN_USE.fetch_add(1, Ordering::Relaxed);
+    SLAB.next.store(index + 1, Ordering::Relaxed);
+    SLAB.in_use.fetch_add(1, Ordering::Relaxed);
     u16::try_from(index).ok()
 }
 
 /// The place is free again.
 fn free(index: u16) {
-    SLAB[usize::from(index)].store(FREE, Ordering::Release);
-    NEXT.store(index.into(), Ordering::Relaxed);
-    IN_USE.fetch_sub(1, Ordering::Relaxed);
+    SLAB.numbers[usize::from(index)].store(FREE, Ordering::Release);
+    SLAB.next.store(index.into(), Ordering::Relaxed);
+    SLAB.in_use.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// True where no more are to be kept for the sake of peers, for whom there are so many: the program, or the library for what it
@@ -88,7 +98,7 @@ impl OwnFd {
     #[inline]
     #[must_use]
     pub fn raw(&self) -> c_int {
-        SLAB[usize::from(self.index)].load(Ordering::Acquire)
+        SLAB.numbers[usize::from(self.index)].load(Ordering::Acquire)
     }
 
     /// For a system call, at once.
@@ -105,7 +115,7 @@ impl OwnFd {
     /// Makes it the program's again, as it was before [`adopt_here`].
     pub fn give_back(self) {
         let index = self.into_place();
-        let slot = &SLAB[usize::from(index)];
+        let slot = &SLAB.numbers[usize::from(index)];
         fd_table::replace_if(slot.load(Ordering::Acquire), Entry::own(index), Entry::KERNEL);
         free(index);
     }
@@ -134,25 +144,25 @@ impl OwnFd {
     /// The number of the descriptor at a place.
     #[must_use]
     pub fn raw_at(place: u16) -> c_int {
-        SLAB.get(usize::from(place)).map_or(-1, |slot| slot.load(Ordering::Acquire))
+        SLAB.numbers.get(usize::from(place)).map_or(-1, |slot| slot.load(Ordering::Acquire))
     }
 }
 
 /// The highest number of them; `None` when there are none.
 #[must_use]
 pub fn highest() -> Option<c_int> {
-    SLAB.iter().map(|slot| slot.load(Ordering::Relaxed)).max().filter(|fd| *fd >= 0)
+    SLAB.numbers.iter().map(|slot| slot.load(Ordering::Relaxed)).max().filter(|fd| *fd >= 0)
 }
 
 /// How many there are.
 #[must_use]
 pub fn in_use() -> usize {
-    IN_USE.load(Ordering::Relaxed)
+    SLAB.in_use.load(Ordering::Relaxed)
 }
 
 impl Drop for OwnFd {
     fn drop(&mut self) {
-        let slot = &SLAB[usize::from(self.index)];
+        let slot = &SLAB.numbers[usize::from(self.index)];
         let fd = slot.load(Ordering::Acquire);
         if fd_table::replace_if(fd, Entry::own(self.index), Entry::KERNEL) {
             // SAFETY: the table said that the number is this descriptor's.
@@ -173,7 +183,7 @@ pub fn adopt(fd: OwnedFd) -> Result<OwnFd, Errno> {
         return Err(Errno::MFILE);
     }
     let index = claim(CLAIMED).ok_or(Errno::MFILE)?;
-    let slot = &SLAB[usize::from(index)];
+    let slot = &SLAB.numbers[usize::from(index)];
 
     let fd = move_high(fd.as_fd()).unwrap_or(fd);
     slot.store(fd.as_raw_fd(), Ordering::Release);
@@ -214,7 +224,7 @@ pub fn relocate(fd: c_int, entry: Entry) -> bool {
         return false;
     }
     let _uncancelled = Uncancelled::begin();
-    let Some(slot) = SLAB.get(entry.own_index()) else { return false };
+    let Some(slot) = SLAB.numbers.get(entry.own_index()) else { return false };
     // SAFETY: an own descriptor is open as long as the table names it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     let Some(moved) = move_high(borrowed) else { return false };

@@ -75,7 +75,10 @@ pub fn forget(fd: c_int, entry: Entry) {
 
 /// Around a fork: what was fresh is shared from now on, and the child may be in another namespace.
 pub fn forget_all() {
-    NETNS.store(0, Ordering::Relaxed);
+    // A page that is written to is copied after a fork.
+    if NETNS.load(Ordering::Relaxed) != 0 {
+        NETNS.store(0, Ordering::Relaxed);
+    }
     for (fd, entry) in fd_table::of_program() {
         forget(fd, entry);
     }

@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use shunt_shm::holders::Member;
-use shunt_shm::lock::{Owner, OwnerLock};
+use shunt_shm::lock::{self, Owner, OwnerLock};
 use shunt_shm::memfd::{self, Map};
 use shunt_wire::agent::{EndpointId, Exported};
 
@@ -26,6 +26,7 @@ use crate::control::endpoint::Endpoint;
 use crate::fds::own_fds::{self, OwnFd};
 use crate::memory::mappings::{Window, Windows};
 use crate::system::errno::KeepErrno;
+use crate::threads::across_forks::ACROSS_FORKS;
 use crate::threads::mutex::Mutex;
 use crate::threads::signals::{SettingUp, Uncancelled};
 
@@ -73,7 +74,7 @@ static MADE: Windows = Windows::new();
 static SEEN: Windows = Windows::new();
 
 /// Serializes changes to all of this. Not held while the agent is spoken to.
-static CHANGES: OwnerLock = OwnerLock::new();
+static CHANGES: &OwnerLock = &ACROSS_FORKS.exports;
 
 /// What goes with the entries of the table.
 static MEMORY: Mutex<Changes> = Mutex::new(Changes([const { None }; EXPORTS]));
@@ -199,7 +200,7 @@ impl Changes {
 }
 
 /// Held across fork.
-pub fn lock_for_fork() -> impl Sized {
+pub fn lock_for_fork() -> lock::Guard<'static> {
     CHANGES.lock(me(), |_| false)
 }
 

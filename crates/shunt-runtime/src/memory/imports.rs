@@ -20,6 +20,7 @@ use crate::control::endpoint;
 use crate::fds::own_fds::{self, OwnFd};
 use crate::system::abi;
 use crate::system::clock;
+use crate::threads::across_forks::ACROSS_FORKS;
 use crate::threads::mutex::{Guard, Mutex};
 
 /// Regions that a process maps at a time, a bit each in [`Sock::imports`].
@@ -66,10 +67,10 @@ static TABLE: [AtomicPtr<Import>; IMPORTS] =
 /// Which places hold pipes, a bit each.
 static PIPES: AtomicU64 = AtomicU64::new(0);
 /// Serializes changes to the table.
-static CHANGES: Mutex<()> = Mutex::new(());
+static CHANGES: &Mutex<()> = &ACROSS_FORKS.imports;
 
 /// Held across fork.
-pub fn lock_for_fork() -> impl Sized {
+pub fn lock_for_fork() -> Guard<'static, ()> {
     CHANGES.lock()
 }
 

@@ -1,6 +1,7 @@
 //! A fork's effect on all parts of the library, in order.
 
 use shunt_engine::handshake::Phase;
+use shunt_shm::lock;
 
 use crate::activity;
 use crate::calls;
@@ -17,13 +18,21 @@ use crate::processes::fork_sharing;
 use crate::stream::alarm;
 use crate::stream::promote;
 use crate::threads::kept::Kept;
+use crate::threads::mutex::Guard;
 
-/// A lock that is held across fork, so that no other thread has it while the child comes to be.
-trait Held {}
-impl<T> Held for T {}
+/// Locks that are held across fork, so that no other thread has them while the child comes to be: in the order in which they nest. They stay in
+/// the thread's memory, as each page that is written costs two copies after a fork.
+struct Locks {
+    _epoll: epoll::table::ForkLocks,
+    _listeners: Guard<'static, ()>,
+    _links: link::ForkLocks,
+    _agent: agent_client::ForkLocks,
+    _exports: lock::Guard<'static>,
+    _imports: Guard<'static, ()>,
+}
 
 thread_local! {
-    static LOCKS: Kept<[Box<dyn Held>; 6]> = const { Kept::none() };
+    static LOCKS: Kept<Locks> = const { Kept::none() };
 }
 
 /// The process is about to fork, and the program's own handlers have run.
@@ -34,15 +43,14 @@ pub fn prepare() {
         agent_client::invite_child();
     }
     fork_sharing::fork_begins();
-    // In the order in which they nest.
-    let held: [Box<dyn Held>; 6] = [
-        Box::new(epoll::table::lock_for_fork()),
-        Box::new(listener::lock_for_fork()),
-        Box::new(link::lock_for_fork()),
-        Box::new(agent_client::lock_for_fork()),
-        Box::new(exports::lock_for_fork()),
-        Box::new(imports::lock_for_fork()),
-    ];
+    let held = Locks {
+        _epoll: epoll::table::lock_for_fork(),
+        _listeners: listener::lock_for_fork(),
+        _links: link::lock_for_fork(),
+        _agent: agent_client::lock_for_fork(),
+        _exports: exports::lock_for_fork(),
+        _imports: imports::lock_for_fork(),
+    };
     LOCKS.with(|locks| locks.put(held));
     fork_sharing::fork_prepare();
     point!(fork_prepared);

@@ -22,6 +22,8 @@ use crate::point;
 use crate::processes::account;
 use crate::stream::agree;
 use crate::stream::{grants, promote};
+use crate::threads::across_forks::ACROSS_FORKS;
+use crate::threads::few::Few;
 use crate::threads::kept::Kept;
 use crate::threads::mutex::{Guard, Mutex};
 
@@ -39,16 +41,16 @@ struct Counted {
 }
 
 /// Of several threads that fork, one at a time counts for its child.
-static FORKS: Mutex<()> = Mutex::new(());
+static FORKS: &Mutex<()> = &ACROSS_FORKS.forks;
 
 /// What a thread that forks keeps meanwhile.
 struct Forking {
     /// Until the fork is done; not until the program's handlers have run, which may wait for a thread
     /// that is about to fork.
     alone: Option<Guard<'static, ()>>,
-    counted: Vec<Counted>,
+    counted: Few<Counted, 4>,
     /// The child's name in each arena.
-    children: Vec<(&'static Endpoint, Member)>,
+    children: Few<(&'static Endpoint, Member), 2>,
     /// What tells the child who it is; `None`: it has no name.
     before: Option<BeforeFork>,
 }
@@ -173,7 +175,7 @@ fn bury(record: &Record, arena: &Arena) {
 /// Before a fork, and before any other lock is taken for it.
 pub fn fork_begins() {
     let alone = FORKS.lock();
-    let (counted, children) = (Vec::new(), Vec::new());
+    let (counted, children) = (Few::default(), Few::default());
     FORKING.with(|kept| kept.put(Forking { alone: Some(alone), counted, children, before: None }));
     for endpoint in Endpoint::all() {
         // Twice: with each fork the table may grow by one, and the look has to get around.
@@ -186,7 +188,7 @@ pub fn fork_begins() {
 /// nobody is the last who closes meanwhile.
 pub fn fork_prepare() {
     Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
-    let mut counted = Vec::new();
+    let mut counted = Few::default();
     for (_, entry) in fd_table::of_program() {
         let Some(sock) = Sock::of(entry) else { continue };
         if sock.counted.swap(COUNTED, Ordering::AcqRel) == COUNTED {
@@ -202,8 +204,8 @@ pub fn fork_prepare() {
     }
     let child = |endpoint: &'static Endpoint| (endpoint, endpoint.child());
     let children = Endpoint::all().map(child).filter(|(_, child)| *child != Member::UNNAMED);
-    let children: Vec<_> = children.collect();
-    let me = children.first().and_then(|(endpoint, _)| members::own(endpoint));
+    let children: Few<_, _> = children.collect();
+    let me = children.iter().next().and_then(|(endpoint, _)| members::own(endpoint));
     FORKING.with(|kept| {
         if let Some(forking) = kept.take() {
             let before = me.map(BeforeFork::now);
@@ -216,7 +218,7 @@ pub fn fork_prepare() {
 pub fn fork_parent() {
     FORKING.with(|kept| {
         if let Some(mut forking) = kept.take() {
-            for Counted { sock, .. } in &forking.counted {
+            for Counted { sock, .. } in forking.counted.iter() {
                 sock.counted.store(0, Ordering::Release);
             }
             Endpoint::all().for_each(|endpoint| endpoint.set_child(Member::UNNAMED));
@@ -235,13 +237,13 @@ pub fn fork_settled(child: Child) {
         found.map_or(Member::UNNAMED, |(_, name)| *name)
     };
     if child == Child::None {
-        for Counted { record, endpoint, .. } in &counted {
+        for Counted { record, endpoint, .. } in counted.iter() {
             if record.id.holders.remove(name_in(endpoint)) {
                 bury(record, &endpoint.arena);
             }
         }
     }
-    for (endpoint, name) in children {
+    for &(endpoint, name) in children.iter() {
         let processes = endpoint.arena.processes();
         match child {
             Child::Pid(pid) => {
@@ -288,7 +290,9 @@ pub fn fork_child() {
             peer.count_again();
         }
     }
-    for Counted { sock, record, endpoint } in forking.iter().flat_map(|forking| &forking.counted) {
+    for Counted { sock, record, endpoint } in
+        forking.iter().flat_map(|forking| forking.counted.iter())
+    {
         let found = sock.counted.load(Ordering::Acquire) == FOUND;
         if !(found && core::ptr::eq(sock.record(), *record))
             && record.id.holders.remove(endpoint.member())
@@ -304,7 +308,7 @@ pub fn fork_child() {
         let record = sock.record();
         (record.id.region.load(Ordering::Relaxed), record.side(), record.slot())
     };
-    link::keep_what_is_held(&Sock::all().map(place).collect::<Vec<_>>());
+    link::keep_what_is_held(|| Sock::all().map(place));
     Endpoint::all().for_each(shed);
 }
 

@@ -136,8 +136,17 @@ impl Client {
 }
 
 /// The locks, held across fork so that the child does not inherit them taken.
-pub fn lock_for_fork() -> impl Sized {
-    (lock(), inherited())
+pub struct ForkLocks {
+    _talk: Talk,
+    _inherited: Guard<'static, Vec<OwnFd>>,
+}
+
+/// Takes them.
+pub fn lock_for_fork() -> ForkLocks {
+    let (talk, mut inherited) = (lock(), inherited());
+    // For what the child may keep, which has to copy each page of the heap's that it writes to.
+    inherited.reserve(1);
+    ForkLocks { _talk: talk, _inherited: inherited }
 }
 
 fn inherited() -> Guard<'static, Vec<OwnFd>> {

@@ -8,10 +8,23 @@ use shunt_wire::agent::RegionId;
 
 use crate::control::link::{CHANGES, HIGH, Link, TABLE, all, looks};
 use crate::control::process;
+use crate::threads::mutex::Guard;
 
 /// The locks of link groups, to be held across fork.
-pub fn lock_for_fork() -> impl Sized {
-    (CHANGES.lock(), process::lock_for_fork(), looks::lock_for_fork())
+#[derive(Debug)]
+pub struct ForkLocks {
+    _changes: Guard<'static, ()>,
+    _processes: process::ForkLock,
+    _looks: Guard<'static, ()>,
+}
+
+/// Takes them.
+pub fn lock_for_fork() -> ForkLocks {
+    ForkLocks {
+        _changes: CHANGES.lock(),
+        _processes: process::lock_for_fork(),
+        _looks: looks::lock_for_fork(),
+    }
 }
 
 /// In a forked child: completion queues belong to the parent, who pops them.
@@ -27,10 +40,9 @@ pub fn forget_in_child() {
 
 /// In a forked child, once it is known what it holds: of its parent's link groups it sees the rings of these connections,
 /// and nothing else. It may give up the parent's rights, and the parent goes on.
-pub fn keep_what_is_held(held: &[(RegionId, Side, usize)]) {
+pub fn keep_what_is_held<I: Iterator<Item = (RegionId, Side, usize)>>(held: impl Fn() -> I) {
     for link in all().filter(|link| link.is_inherited()) {
-        let here =
-            held.iter().filter(|(region, side, _)| (*region, *side) == (link.region, link.side));
+        let here = held().filter(|(region, side, _)| (*region, *side) == (link.region, link.side));
         let mut slots = [0; SLOTS.div_ceil(64)];
         here.for_each(|(_, _, slot)| slots[slot / 64] |= 1 << (slot % 64));
         for (word, slots) in link.held.iter().zip(slots) {

@@ -10,7 +10,8 @@ use shunt_shm::sync::AtomicU32;
 use shunt_wire::agent::MAX_VECTORS;
 
 use crate::control::link::{LINKS, Link, TABLE};
-use crate::threads::mutex::Mutex;
+use crate::threads::across_forks::ACROSS_FORKS;
+use crate::threads::mutex::{Guard, Mutex};
 
 /// Words of bits for all places.
 const WORDS: usize = LINKS / 64;
@@ -19,10 +20,10 @@ const _: () = assert!(WORDS == 64 && MAX_VECTORS == 64);
 static LOOKS: Looks<MAX_VECTORS, WORDS> = Looks::new();
 
 /// Serializes changes of it.
-static CHANGES: Mutex<()> = Mutex::new(());
+static CHANGES: &Mutex<()> = &ACROSS_FORKS.looks;
 
 /// The lock, to be held across fork.
-pub(super) fn lock_for_fork() -> impl Sized {
+pub(super) fn lock_for_fork() -> Guard<'static, ()> {
     CHANGES.lock()
 }
 

@@ -43,12 +43,13 @@ use crate::control::process::{self, Process};
 use crate::fds::own_fds::{OwnFd, adopt};
 use crate::stream::spin;
 use crate::system::errno::KeepErrno;
+use crate::threads::across_forks::ACROSS_FORKS;
 use crate::threads::mutex::Mutex;
 use crate::threads::signals::Uncancelled;
 
 pub use attach::{attach, claim, detach, fetch};
 pub use draft::{Draft, draft, on_its_own};
-pub use fork::{forget_in_child, keep_what_is_held, let_go, lock_for_fork};
+pub use fork::{ForkLocks, forget_in_child, keep_what_is_held, let_go, lock_for_fork};
 pub use slots::{Left, trim};
 
 /// Link groups that a process can have at once.
@@ -57,7 +58,7 @@ pub const LINKS: usize = 4096;
 static TABLE: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// Serializes changes to the table; readers take no lock.
-static CHANGES: Mutex<()> = Mutex::new(());
+static CHANGES: &Mutex<()> = &ACROSS_FORKS.links;
 
 /// A link group.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 //!
 //! In a forked child, which may have other rights than its parent, only what it holds stays mapped.
 
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use std::io;
 use std::os::fd::AsFd;
@@ -153,8 +154,13 @@ impl Rings {
                 unsafe { map.hide(0, map.len()) };
                 continue;
             }
-            // SAFETY: the caller promises that nobody uses the rings of slots that are not held.
-            slots.filter(|slot| !held(*slot)).for_each(|slot| unsafe { self.hide(slot) });
+            // By as few calls as there are stretches.
+            let mut rest = slots;
+            while let Some(from) = rest.find(|slot| !held(*slot)) {
+                let to = rest.find(|slot| held(*slot)).unwrap_or(rest.end);
+                // SAFETY: the caller promises that nobody uses the rings of slots that are not held.
+                unsafe { self.hide_all(from..to) };
+            }
         }
     }
 
@@ -163,11 +169,17 @@ impl Rings {
     /// # Safety
     /// Nobody uses its rings, then or later.
     pub unsafe fn hide(&self, slot: usize) {
-        let map = self.maps.get(slot / SLOTS_AT_ONCE).and_then(OnceLock::get);
-        if let Some(map) = map.filter(|_| self.has(slot)) {
-            let from = slot % SLOTS_AT_ONCE * self.layout.of_slot;
-            // SAFETY: the caller promises that nobody uses its rings; these are the pages between those that it has in common with its neighbours.
-            unsafe { map.hide(from + PAGE, self.layout.of_slot - PAGE) };
+        // SAFETY: the caller's promise.
+        unsafe { self.hide_all(slot..slot + 1) };
+    }
+
+    /// The same of some that follow each other in one window.
+    unsafe fn hide_all(&self, slots: Range<usize>) {
+        let map = self.maps.get(slots.start / SLOTS_AT_ONCE).and_then(OnceLock::get);
+        if let Some(map) = map.filter(|_| self.has(slots.start)) {
+            let from = slots.start % SLOTS_AT_ONCE * self.layout.of_slot;
+            // SAFETY: the caller promises that nobody uses their rings; these are the pages between those that they have in common with their neighbours.
+            unsafe { map.hide(from + PAGE, slots.len() * self.layout.of_slot - PAGE) };
         }
     }
 }

@@ -120,6 +120,16 @@ fn only_what_is_held_stays_mapped() {
     unsafe { region.keep_only(|slot| slot == 1 || slot == 40) };
     let is_there = before.map(is_mapped);
     assert_eq!(is_there, [false, true, false, false, true]);
+    for side in [Side::Client, Side::Server] {
+        let ring = view.buffer(1, side).addr().get();
+        assert!(
+            is_mapped(ring) && is_mapped(ring + RING - 1),
+            "with what it has in common with others"
+        );
+        assert!(
+            [0, 3, 7].iter().all(|slot| !is_mapped(view.buffer(*slot, side).addr().get() + 4096))
+        );
+    }
     assert_eq!(byte(view, 1, Side::Server, 5), 7);
     assert_eq!(byte(view, 40, Side::Server, 5), 7);
     assert!(!region.has(20));

@@ -73,7 +73,9 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
 
     /// A peer is gone. Workers may be at its connections for a moment, so nobody else gets its part of the memory before.
     fn retire(&mut self, key: PublicKey, now: Duration) {
-        if let Some(machine) = self.machines.remove(&key) {
+        if let Some(mut machine) = self.machines.remove(&key) {
+            // Else a program would propose to it, and not to the one in its place.
+            machine.set_listeners(&[]);
             self.retired.push((now + RETIRED, machine));
             self.awaited.clear();
             self.awaited_news = None;

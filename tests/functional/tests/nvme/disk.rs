@@ -56,7 +56,8 @@ impl Disk {
         target.end();
         if sandbox.mode == Mode::Attach {
             let granted = sandbox.stats().get("bytes_granted");
-            assert!(granted > 100_000_000, "{granted} bytes were granted");
+            // How far it comes with what it writes when it is killed differs.
+            assert!(granted > 50_000_000, "{granted} bytes were granted");
             sandbox.assert_shunted(ends);
         }
     }

@@ -17,6 +17,7 @@ const CALLS: usize = 4;
 
 /// How long connections wait for a network that is away: about as long as those of TCP do (tcp(7), `tcp_retries2`).
 const NETWORK: Duration = Duration::from_secs(15 * 60);
+
 /// Why it is over.
 #[derive(Debug)]
 pub(crate) enum Over {
@@ -51,6 +52,14 @@ impl Over {
             Self::End(End::Closed(Stage::Open)) => Some(reunion),
             Self::End(_) | Self::Impossible(_) => None,
         }
+    }
+
+    /// True when an attempt to go on, which ends so, says nothing of what both sides have. `has_proved`: the other side has proved who it is; before,
+    /// anybody may have said anything.
+    pub(crate) const fn says_nothing(&self, has_proved: bool) -> bool {
+        let is_network =
+            matches!(self, Self::System(_) | Self::End(End::Closed(_) | End::Late | End::Silent));
+        is_network || !has_proved
     }
 }
 
@@ -183,5 +192,39 @@ impl Conn {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REUNION: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_peer_that_is_not_heard_is_waited_for_and_one_that_has_ended_is_not() {
+        let system = |kind: io::ErrorKind| Over::System(kind.into());
+        for over in [Over::End(End::Silent), system(io::ErrorKind::TimedOut)] {
+            assert_eq!(over.patience(REUNION), Some(NETWORK));
+        }
+        for over in [Over::End(End::Closed(Stage::Open)), system(io::ErrorKind::ConnectionReset)] {
+            assert_eq!(over.patience(REUNION), Some(REUNION));
+        }
+        for over in [Over::End(End::Bye(Bye::Ends)), Over::End(End::Unsaid), Over::Impossible("x")]
+        {
+            assert_eq!(over.patience(REUNION), None);
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_a_known_peer_ends_by_what_it_says_is_its_word() {
+        for end in [End::Unsaid, End::Twice, End::Bye(Bye::Removed)] {
+            assert!(!Over::End(end).says_nothing(true));
+        }
+        for end in [End::Closed(Stage::Hello), End::Late, End::Silent] {
+            assert!(Over::End(end).says_nothing(true));
+        }
+        // Somebody in between may have said so.
+        assert!(Over::End(End::NoAgent).says_nothing(false));
     }
 }

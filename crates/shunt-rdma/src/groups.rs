@@ -15,7 +15,7 @@
 //! | Took it | its link fails: `Failed`; hears `Renew`; makes and connects a queue pair; `Renewed`; up |
 //!
 //! Else, or if that fails as well, both say where each connection stood (`Halted`), then what the link has not delivered of programs that
-//! have ended (`Rest`), and that this was all (`Gone`). A side lets go of it when it has said and heard that. With the control connection
+//! have ended (`Rest`), and that this was all (`Gone`). A side lets go of it when it has said and heard that. With a peer that is gone
 //! all link groups end.
 
 use std::collections::BTreeMap;
@@ -458,7 +458,7 @@ impl Groups {
         }
     }
 
-    /// The control connection is over: nothing is left of them.
+    /// The peer is gone: nothing is left of them.
     pub(crate) fn end(&mut self) -> Vec<Order> {
         let all = core::mem::take(&mut self.groups).into_iter();
         all.map(|(name, stage)| match stage {

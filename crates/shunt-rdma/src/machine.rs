@@ -77,7 +77,8 @@ pub(crate) struct Machine {
     pub(crate) held: BTreeMap<RegionId, Held>,
 }
 
-fn random() -> u64 {
+/// A number that is most likely not given twice. It is no secret.
+pub(crate) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 

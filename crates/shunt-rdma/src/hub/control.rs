@@ -1,6 +1,5 @@
 //! Connections to the agents of peers: how they are made, taken up again, and end, and what is said on them.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::time::Duration;
 
@@ -14,12 +13,8 @@ use super::Hub;
 use crate::conn::{Conn, Over};
 use crate::dial::{self, Dialed};
 use crate::groups::Impossible;
+use crate::machine::random;
 use crate::peers::{Outlook, Peer, Way};
-
-/// A number of an association that has not been given before.
-fn number_of_association() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
 
 impl<P: Port + Clone + Send + 'static> Hub<P> {
     pub(super) const fn number(&mut self) -> u64 {
@@ -149,7 +144,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.hello = Some(hello);
         self.peers[at].way = Way::Proving(id);
-        let association = association.unwrap_or_else(|| Association::new(number_of_association()));
+        let association = association.unwrap_or_else(|| Association::new(random()));
         if let Err(why) = conn.begin(association, now) {
             self.over(id, &why, now);
         }
@@ -199,6 +194,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             Over::End(end) if end.is_refusal() => Outlook::Refused,
             _ => Outlook::Open,
         };
+        let has_proved = conn.is_open();
         let violates = matches!(why, Over::Impossible(_)).then_some(Bye::Violation);
         let association = conn.part(violates, now);
         let said = why.to_string();
@@ -209,9 +205,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
         if peer.is_news(&said) {
             warn!("peer {}: {said}", peer.name);
         }
-        // An attempt to go on says nothing of what there was before, unless the peer does.
-        let is_attempt =
-            matches!(peer.way, Way::Proving(_)) && !matches!(why, Over::End(End::Bye(_)));
+        let is_attempt = matches!(peer.way, Way::Proving(_)) && why.says_nothing(has_proved);
         let reunion = self.host.reunion;
         let patience = if is_attempt { Some(reunion) } else { why.patience(reunion) };
         match (peer.association.take().or(association), patience) {

@@ -12,7 +12,6 @@ mod measuring;
 mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -37,7 +36,7 @@ use crate::host::Host;
 use crate::kernels::state::Kernels;
 use crate::lane::{Lane, Waiting};
 use crate::links::{Links, Name, Outcome};
-use crate::machine::Machine;
+use crate::machine::{Machine, random};
 use crate::measuring::Measuring;
 use crate::mirror::Bells;
 use crate::peers::{self, Outlook, Peer};
@@ -136,7 +135,7 @@ impl<P: Port + Clone + Send + 'static> Hub<P> {
             listen,
             secret: config.key,
             own,
-            incarnation: std::hash::RandomState::new().build_hasher().finish(),
+            incarnation: random(),
             wanted: config.device,
             open,
             links: None,
